@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 # Node states, in the order of `screens`: glyph and ASCII stand-in live in tui.glyphs.
 NODE_STATES = (
@@ -144,3 +145,58 @@ class SessionSummary:
     dollars: float
     last_activity: float
     problem: str = ""
+
+
+@dataclass(frozen=True)
+class AttemptRow:
+    """One step of a candidate's life in its timeline: from prompt to verdict.
+
+    step: "prompt", "reply", "compile", "run", "verdict" or "note". outcome: "done", "failed", "running" or "unknown".
+    at: seconds since the epoch. seconds None: not measured. text: long plain text (prompt, reply, compiler output).
+    """
+
+    seq: int
+    at: float
+    attempt: int
+    step: str
+    outcome: str
+    line: str
+    seconds: float | None = None
+    tokens: int | None = None
+    cost_usd: float | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class LlmCallRow:
+    """One call to a model, as the candidate's timeline shows it. None reads "unknown"."""
+
+    call_id: str
+    at: float
+    purpose: str
+    model: str
+    state: str
+    seconds: float
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    cost_usd: float | None
+    prompt: str
+    reply: str
+    line: str = ""
+    detail: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What happened after a sequence number. seq: pass it to the next call.
+
+    nodes: rows of every card whose state, numbers or visits changed, new ones included, parents before children.
+    cards, status, model, log: something there changed and should be read again.
+    """
+
+    seq: int
+    nodes: tuple[NodeRow, ...] = ()
+    cards: bool = False
+    status: bool = False
+    model: bool = False
+    log: bool = False
