@@ -13,36 +13,19 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 
+from forge_tui.records.boot import BOOT, PACKAGE, boot_command
 from forge_tui.records.codec import from_json, to_json
 from forge_tui.records.frames import FrameError, encode, read_stream
 from forge_tui.records.problem import HarnessProblem, MachineProblem, Problem, UserInputError
 
+__all__ = ["BOOT", "PACKAGE", "Child", "boot_command"]
 T = TypeVar("T")
-PACKAGE = Path(__file__).resolve().parent.parent
 PASSED_ON = (
     "PATH", "LANG", "LC_ALL", "HOME", "TMPDIR", "TZ", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "LD_LIBRARY_PATH", "VIRTUAL_ENV",
     "CONDA_PREFIX", "OMP_NUM_THREADS", "HF_HOME", "HF_HUB_OFFLINE", "XDG_CACHE_HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME",
 )  # fmt: skip
-
-# Loads the package from its folder without putting the folder's neighbours on the child's path: a user's
-# interpreter must not see our other packages, nor we a module that lies in the current folder.
-BOOT = (
-    "import sys,importlib.util as u,runpy\n"
-    "sys.path[:]=[p for p in sys.path if p]\n"
-    "p,m=sys.argv[1:3]\n"
-    "s=u.spec_from_file_location('forge_tui',p+'/__init__.py',submodule_search_locations=[p])\n"
-    "k=u.module_from_spec(s);sys.modules['forge_tui']=k;s.loader.exec_module(k)\n"
-    "sys.argv=[m]+sys.argv[3:]\n"
-    "runpy.run_module(m,run_name='__main__',alter_sys=False)\n"
-)
-
-
-def boot_command(python: str, module: str, *arguments: str, package: Path = PACKAGE) -> list[str]:
-    """Command line that runs `module` of this package under any interpreter (3.10 or later)."""
-    return [python, "-c", BOOT, str(package), module, *arguments]
 
 
 def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
