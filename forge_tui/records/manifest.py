@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from forge_tui.records.card import VariantKey
@@ -60,7 +60,10 @@ class CastEntry:
 
 @dataclass(frozen=True)
 class CastManifest:
-    """format: FORMAT. workload: name shown to people. torch: version the evidence is from. model_verdict: its JSON, or None."""
+    """format: FORMAT. workload: name shown to people. torch: version the evidence is from. model_verdict: its JSON, or None.
+
+    members: SHA-256 of every archive member besides the manifest; filled in by the writer.
+    """
 
     format: int
     name: str
@@ -71,3 +74,4 @@ class CastManifest:
     entries: tuple[CastEntry, ...]
     synthetic: bool
     model_verdict: dict[str, Any] | None = None
+    members: dict[str, str] = field(default_factory=dict)
