@@ -13,7 +13,7 @@ from forge_tui.records.llm import LlmReply, LlmRequest
 
 def request_key(request: LlmRequest) -> str:
     """Identity of what was asked: model, messages and settings; not who asked or when."""
-    plain = replace(request, call_id="", card_id="", node="", timeout_s=0.0, api_base="")
+    plain = replace(request, call_id="", card_id="", node="", timeout_s=0.0, api_base="", attempt="", resent=0)
     return hashlib.sha256(dumps(plain).encode()).hexdigest()
 
 

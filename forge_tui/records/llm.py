@@ -13,7 +13,7 @@ REPLY_OUTCOMES = ("ok", "empty", "cut off", "no plan", "prose only", "refusal")
 class LlmRequest:
     """One call. messages: [{"role", "content"}]. prompt_version: version of the prompt file that composed it.
 
-    key: content hash of model + messages + settings, used by replay.
+    attempt: the propose attempt this call belongs to; resent: how often it was sent before and lost.
     """
 
     call_id: str
@@ -28,6 +28,8 @@ class LlmRequest:
     timeout_s: float = 300.0
     node: str = ""
     extra: dict[str, Any] | None = None
+    attempt: str = ""
+    resent: int = 0
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,66 @@
+"""What one run may do: the part of the settings that the engine acts on, stored with the run."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of a run. Times in seconds or minutes as named; None means no limit.
+
+    python: the user's interpreter, for the model process and the judge.
+    attempts: candidates per card; total_attempts: over all cards; minutes: wall time of the search.
+    max_cards / min_share: only the cards with the largest share, and at least this part of the model.
+    width: candidates in flight at once. repairs: LLM repairs of one rejected draft.
+    """
+
+    python: str = sys.executable
+    device: str = "cpu"
+    threads: int = 2
+    strategy: str = "uct"
+    attempts: int = 24
+    total_attempts: int = 400
+    minutes: float | None = None
+    max_cards: int = 16
+    min_share: float = 0.002
+    width: int = 4
+    repairs: int = 2
+    seed: int = 0
+    recipes: bool = True
+    llm_model: str = ""
+    llm_api_base: str = ""
+    llm_temperature: float | None = None
+    llm_max_tokens: int = 8192
+    llm_timeout_s: float = 300.0
+    llm_parallel: int = 2
+    price_in: float | None = None
+    price_out: float | None = None
+    dollars: float | None = None
+    tokens: int | None = 2_000_000
+    calls: int | None = None
+    sol_eps: float = 0.25
+    no_gain: int = 12
+    amdahl: float = 0.005
+    search_pairs: int = 20
+    confirm_pairs: int = 100
+    confirm_seconds: float = 10.0
+    time_limit_s: float = 20.0
+    trust_host_code: bool = False
+    capture_bytes: int = 2 << 30
+    compile_baseline: bool = True
+    compile_limit_s: float = 120.0
+    model_pairs: int = 40
+    model_seconds: float = 30.0
+
+
+def worker_python() -> str:
+    """The interpreter that has torch: the one set up beside this environment, else our own."""
+    named = Path(sys.prefix) / "worker-python"
+    if named.is_file():
+        text = named.read_text().strip()
+        if text:
+            return text
+    return sys.executable
