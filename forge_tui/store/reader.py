@@ -1,0 +1,294 @@
+"""Read-only view of a session, for the screen, the command line, viewers and the owner itself.
+
+Invariants: a reader never writes and never blocks the writer; every method answers from one snapshot of the database,
+held no longer than the query takes; a fact that was announced is in every later answer. Safe to call from any thread.
+Damage is one MachineProblem line, never a sqlite3 exception.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from forge_tui.records.candidate import Candidate
+from forge_tui.records.card import Card
+from forge_tui.records.codec import RecordError, loads
+from forge_tui.records.llm import LlmReply, LlmRequest
+from forge_tui.records.problem import HarnessProblem, MachineProblem, UserInputError
+from forge_tui.records.verdict import Measurement, Verdict
+from forge_tui.records.views import CardRow, LogRow, ModelRow, NodeRow, RunStatus
+from forge_tui.records.workload import Captured, Loaded, ModelVerdict, WorkloadSpec
+from forge_tui.store import lists, overview
+from forge_tui.store.blobs import Blobs
+from forge_tui.store.rows import (
+    AttemptRow,
+    Changes,
+    CommandRow,
+    Cursor,
+    DecisionRow,
+    Integrity,
+    LlmCall,
+    NoteRow,
+    RunRow,
+    Unfinished,
+)
+from forge_tui.store.schema import FACTS, check_file, connect_reader, damage_line, format_of
+from forge_tui.store.session import DATABASE
+
+T = TypeVar("T")
+
+
+class Reader:
+    """Opens the database of the session at `path`. Raises UserInputError or MachineProblem."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.database = self.path / DATABASE
+        self._lock = threading.Lock()
+        check_file(self.database)
+        try:
+            self._connection = connect_reader(self.database)
+            format_of(self._connection, self.database)
+        except sqlite3.Error as error:
+            raise MachineProblem(damage_line(self.database, error)) from None
+        self._version = -1
+        self._read_to = -1
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def _snapshot(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            try:
+                self._connection.execute("BEGIN")
+                try:
+                    yield self._connection
+                finally:
+                    if self._connection.in_transaction:
+                        self._connection.execute("ROLLBACK")
+            except sqlite3.ProgrammingError as error:
+                raise HarnessProblem(f"the session was read after it was closed: {error}") from None
+            except sqlite3.Error as error:
+                raise MachineProblem(damage_line(self.database, error)) from None
+
+    # Lists
+
+    def cards(self) -> list[CardRow]:
+        """Every card, largest share of time first."""
+        with self._snapshot() as db:
+            return lists.cards(db)
+
+    def nodes(self, card_id: str, since: Cursor | None = None) -> list[NodeRow]:
+        """The card's tree in order of creation: its baselines, then every candidate.
+
+        Roots hang under the node "eager". With `since`, only rows that read differently now.
+        """
+        was_enabled = gc.isenabled()
+        gc.disable()  # 50,000 tuples that live on: collections in between double the time
+        try:
+            with self._snapshot() as db:
+                return lists.nodes(db, card_id, since.seq if since else 0)
+        finally:
+            if was_enabled:
+                gc.enable()
+
+    def changes(self, since: Cursor) -> Changes:
+        """What appeared since. Costs one pragma when nothing was committed in between."""
+        with self._snapshot() as db:
+            version = int(db.execute("PRAGMA data_version").fetchone()[0])
+            if version == self._version and since.seq >= self._read_to >= 0:
+                return Changes(since)
+            changes = lists.changes(db, since)
+            self._version, self._read_to = version, changes.cursor.seq
+            return changes
+
+    def log(
+        self,
+        card_id: str | None = None,
+        candidate_id: str | None = None,
+        level: str | None = None,
+        before: int | None = None,
+        after: int | None = None,
+        limit: int = 500,
+        search: str = "",
+    ) -> list[LogRow]:
+        """Log lines in order; the last `limit` of those that match, or the first when `after` is given.
+
+        level: this one and the more serious ones (debug < info < good < warn < bad). search: part of the text.
+        """
+        with self._snapshot() as db:
+            return lists.log(db, card_id, candidate_id, level, before, after, limit, search)
+
+    # The run
+
+    def status(self) -> RunStatus:
+        with self._snapshot() as db:
+            return overview.status(db, self.path)
+
+    def model(self) -> ModelRow:
+        with self._snapshot() as db:
+            return overview.model(db, lists.cards(db))
+
+    def runs(self) -> list[RunRow]:
+        """Every event of the run, oldest first."""
+        with self._snapshot() as db:
+            rows = db.execute(
+                "SELECT seq, at, event, pid, host, line, (SELECT json FROM body b WHERE b.seq = r.seq) FROM run r ORDER BY seq"
+            ).fetchall()
+        return [RunRow(*(*row[:6], _json(row[6]))) for row in rows]
+
+    def workload(self) -> tuple[WorkloadSpec | None, Loaded | None]:
+        """How the workload is built, and what it was when it was last loaded."""
+        with self._snapshot() as db:
+            return overview.latest(db, "spec", WorkloadSpec), overview.latest(db, "loaded", Loaded)
+
+    def captured(self) -> Captured | None:
+        """The last capture with its cards, or None."""
+        with self._snapshot() as db:
+            return overview.captured(db)
+
+    def model_verdicts(self) -> list[ModelVerdict]:
+        return self._bodies(ModelVerdict, "SELECT seq FROM workload WHERE kind = 'model verdict' ORDER BY seq")
+
+    def measurements(self, subject: str | None = None, kind: str | None = None) -> list[Measurement]:
+        """Measurements, oldest first, of one subject or kind or all."""
+        return self._bodies(
+            Measurement,
+            "SELECT seq FROM measurement WHERE (?1 IS NULL OR subject = ?1) AND (?2 IS NULL OR kind = ?2) ORDER BY seq",
+            subject,
+            kind,
+        )
+
+    def notes(self, subject: str | None = None, kind: str | None = None) -> list[NoteRow]:
+        with self._snapshot() as db:
+            rows = db.execute(
+                "SELECT seq, at, kind, subject, (SELECT json FROM body b WHERE b.seq = n.seq) FROM note n"
+                " WHERE (?1 IS NULL OR subject = ?1) AND (?2 IS NULL OR kind = ?2) ORDER BY seq",
+                (subject, kind),
+            ).fetchall()
+        return [NoteRow(*(*row[:4], _json(row[4]))) for row in rows]
+
+    def decisions(self, card_id: str | None = None) -> list[DecisionRow]:
+        with self._snapshot() as db:
+            rows = db.execute(
+                "SELECT seq, at, card_id, node_id, strategy, (SELECT json FROM body b WHERE b.seq = d.seq), line"
+                " FROM decision d WHERE (?1 IS NULL OR card_id = ?1) ORDER BY seq",
+                (card_id,),
+            ).fetchall()
+        return [DecisionRow(*(*row[:5], _json(row[5]), row[6])) for row in rows]
+
+    def commands(self) -> list[CommandRow]:
+        with self._snapshot() as db:
+            rows = db.execute(
+                "SELECT c.seq, c.at, verb, subject, sender, coalesce(a.outcome, ''), coalesce(a.line, '') FROM command c"
+                " LEFT JOIN acknowledgement a ON a.command_seq = c.seq ORDER BY c.seq"
+            ).fetchall()
+        return [CommandRow(*row) for row in rows]
+
+    # One candidate, one card
+
+    def card(self, card_id: str) -> Card:
+        """Raises UserInputError when there is none."""
+        found = self._bodies(Card, "SELECT seq FROM card WHERE card_id = ? ORDER BY seq DESC LIMIT 1", card_id)
+        if not found:
+            raise UserInputError(f"there is no card {card_id!r} in this session")
+        return found[0]
+
+    def candidate(self, candidate_id: str) -> Candidate:
+        """Raises UserInputError when there is none."""
+        found = self._bodies(Candidate, "SELECT seq FROM candidate WHERE candidate_id = ?", candidate_id)
+        if not found:
+            raise UserInputError(f"there is no candidate {candidate_id!r} in this session")
+        return found[0]
+
+    def candidates(self, card_id: str | None = None) -> list[Candidate]:
+        """Whole records, in order of creation; for resume and export, not for lists."""
+        return self._bodies(
+            Candidate, "SELECT seq FROM candidate WHERE (?1 IS NULL OR card_id = ?1) ORDER BY seq", card_id
+        )
+
+    def source(self, candidate_id: str) -> str:
+        return self.candidate(candidate_id).source
+
+    def duplicates(self, card_id: str, digest: str) -> list[str]:
+        """Ids of the card's candidates with this digest."""
+        with self._snapshot() as db:
+            rows = db.execute(
+                "SELECT candidate_id FROM candidate WHERE card_id = ? AND digest = ? ORDER BY seq", (card_id, digest)
+            ).fetchall()
+        return [row[0] for row in rows]
+
+    def verdicts(self, candidate_id: str) -> list[Verdict]:
+        """Every verdict of a candidate, oldest first."""
+        return self._bodies(Verdict, "SELECT seq FROM verdict WHERE candidate_id = ? ORDER BY seq", candidate_id)
+
+    def attempts(self, candidate_id: str) -> list[AttemptRow]:
+        """The candidate's steps in order of their start."""
+        with self._snapshot() as db:
+            return lists.attempts(db, "WHERE a.candidate_id = ?", (candidate_id,))
+
+    def llm_calls(self, candidate_id: str | None = None) -> list[LlmCall]:
+        """Calls made for a node, or the one that wrote it (its detail's "call_id"); all without an id. By time of asking."""
+        with self._snapshot() as db:
+            return lists.llm_calls(db, candidate_id)
+
+    def unfinished(self) -> Unfinished:
+        """Attempts without an end, model requests without a reply."""
+        with self._snapshot() as db:
+            attempts = lists.attempts(db, "WHERE e.seq IS NULL", ())
+            open_calls = [call.request for call in lists.llm_calls(db, None) if call.reply is None]
+        return Unfinished(tuple(attempts), tuple(open_calls))
+
+    def highest_number(self) -> int:
+        """The largest n of any candidate id that a row mentions, 0 for none."""
+        with self._snapshot() as db:
+            return lists.highest_number(db)
+
+    def replies(self) -> list[tuple[LlmRequest, LlmReply]]:
+        """Answered calls in order of arrival, for replay."""
+        with self._snapshot() as db:
+            answered = [call for call in lists.llm_calls(db, None) if call.reply is not None]
+        answered.sort(key=lambda call: call.reply_seq)
+        return [(call.request, call.reply) for call in answered if call.reply is not None]
+
+    def integrity(self) -> Integrity:
+        """Check the database, the references between rows and every blob. Slow on purpose; raises nothing for damage."""
+        lines: list[str] = []
+        facts = 0
+        try:
+            with self._snapshot() as db:
+                lines += [row[0] for row in db.execute("PRAGMA integrity_check") if row[0] != "ok"]
+                facts = sum(int(db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]) for table in FACTS)
+                lines += lists.dangling(db)
+        except MachineProblem as problem:
+            lines.append(str(problem))
+        blobs = Blobs(self.path / "blobs")
+        addresses = list(blobs.addresses())
+        lines += [fault for address in addresses if (fault := blobs.fault(address))]
+        return Integrity(tuple(lines), facts, len(addresses))
+
+    def _bodies(self, cls: type[T], query: str, *values: object) -> list[T]:
+        with self._snapshot() as db:
+            rows = db.execute(f"SELECT b.seq, b.json FROM body b JOIN ({query}) q ON q.seq = b.seq", values).fetchall()
+        try:
+            return [loads(cls, row[1]) for row in rows]
+        except RecordError as error:
+            raise MachineProblem(f"a row of {self.database} can't be understood: {error}") from None
+
+
+def _json(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
