@@ -27,7 +27,10 @@ class WorkloadSpec:
 
 @dataclass(frozen=True)
 class Loaded:
-    """The workload is built. input_sets: names of the example inputs. synthetic: weights or inputs are made up, with the reason."""
+    """The workload is built. input_sets: names of the example inputs. synthetic: weights or inputs are made up, with the reason.
+
+    notes: what the user should know (switched to evaluation mode), one line each.
+    """
 
     name: str
     kind: str
@@ -36,6 +39,7 @@ class Loaded:
     input_sets: tuple[str, ...]
     synthetic: str = ""
     versions: dict[str, str] | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
