@@ -11,7 +11,15 @@ from dataclasses import dataclass
 
 from forge_tui.proposers.recipes import vector
 from forge_tui.proposers.recipes.keys import (
-    C_TYPES, FLOATS, argument, contiguous, example_extent, extent, number, scalar, thread_counts,
+    C_TYPES,
+    FLOATS,
+    argument,
+    contiguous,
+    example_extent,
+    extent,
+    number,
+    scalar,
+    thread_counts,
 )  # fmt: skip
 from forge_tui.proposers.recipes.recipe import Point, Recipe, Source, Space
 from forge_tui.records.card import Dim, TensorSpec, VariantKey

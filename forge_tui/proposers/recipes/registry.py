@@ -9,7 +9,7 @@ import random
 from collections import deque
 from collections.abc import Iterator
 
-from forge_tui.proposers.recipes import pointwise, row_norm, softmax
+from forge_tui.proposers.recipes import linear, pointwise, row_norm, softmax
 from forge_tui.proposers.recipes.recipe import Point, Recipe
 from forge_tui.records.candidate import Candidate, Draft
 from forge_tui.records.card import Card, VariantKey
@@ -18,6 +18,7 @@ RECIPES: tuple[Recipe, ...] = (
     pointwise.RECIPE,
     softmax.RECIPE,
     row_norm.RECIPE,
+    linear.RECIPE,
 )
 
 

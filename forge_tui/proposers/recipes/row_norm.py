@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from forge_tui.proposers.recipes import vector
 from forge_tui.proposers.recipes.keys import (
-    C_TYPES, example_extent, extent, not_plain, number, scalar, tensor, thread_counts,
+    C_TYPES,
+    example_extent,
+    extent,
+    not_plain,
+    number,
+    scalar,
+    tensor,
+    thread_counts,
 )  # fmt: skip
 from forge_tui.proposers.recipes.recipe import Point, Recipe, Source, Space
 from forge_tui.records.card import VariantKey

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from forge_tui.proposers.recipes import vector
 from forge_tui.proposers.recipes.keys import (
-    C_TYPES, example_extent, extent, not_plain, scalar, thread_counts,
+    C_TYPES,
+    example_extent,
+    extent,
+    not_plain,
+    scalar,
+    thread_counts,
 )  # fmt: skip
 from forge_tui.proposers.recipes.recipe import Point, Recipe, Source, Space
 from forge_tui.records.card import VariantKey
@@ -47,7 +52,7 @@ def _space(key: VariantKey, threads: int) -> Space:
 
 
 def _allowed(key: VariantKey, point: Point) -> bool:
-    return point["split"] == "rows" or point["threads"] > 1
+    return bool(point["split"] == "rows" or point["threads"] > 1)
 
 
 def _starts(key: VariantKey, threads: int) -> list[Point]:
