@@ -34,12 +34,12 @@ def canaries(parent: int | None = None, forbidden: str = "/etc/passwd", outside:
         "read a forbidden file": _read(forbidden),
         "read the parent's environment": _read(f"/proc/{parent}/environ") if parent else UNKNOWN,
         "write outside": _write(os.path.join(outside, f"forge-canary-{os.getpid()}")),
-        "open a socket": _socket(),
+        "open a socket": _connect(),
         "signal the parent": _signal(parent),
         "trace a process": _trace(),
         "start a program": _execute(),
         "fork past the limit": _fork(),
-        "start a thread": _thread(),
+        "start a thread": _start_thread(),
     }
 
 
@@ -79,7 +79,7 @@ def _write(path: str) -> str:
     return _outcome(attempt)
 
 
-def _socket() -> str:
+def _connect() -> str:
     """A UDP socket is connected to a documentation address (RFC 5737): no packet leaves, but a route is needed."""
     try:
         probe = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
@@ -125,7 +125,7 @@ def _fork() -> str:
     return ALLOWED
 
 
-def _thread() -> str:
+def _start_thread() -> str:
     done = _thread.allocate_lock()
     done.acquire()
     try:
