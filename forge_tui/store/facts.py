@@ -172,12 +172,11 @@ def note_fact(kind: str, subject: str, value: Any) -> Fact:
 
 
 def request_fact(request: LlmRequest) -> Fact:
-    key = str((request.extra or {}).get("key", ""))
     return Fact(
         "llm_call",
         {
             "call_id": request.call_id, "phase": "request", "card_id": request.card_id, "node": request.node,
-            "purpose": request.purpose, "model": request.model, "key": key, "state": "", "finish_reason": "",
+            "purpose": request.purpose, "model": request.model, "attempt_id": request.attempt, "state": "", "finish_reason": "",
             "prompt_tokens": None, "completion_tokens": None, "cost_usd": None, "seconds": None, "line": "",
         },
         dumps(request),
@@ -189,7 +188,7 @@ def reply_fact(reply: LlmReply) -> Fact:
         "llm_call",
         {
             "call_id": reply.call_id, "phase": "reply", "card_id": "", "node": "", "purpose": "", "model": "",
-            "key": "", "state": reply.state, "finish_reason": reply.finish_reason,
+            "attempt_id": "", "state": reply.state, "finish_reason": reply.finish_reason,
             "prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.completion_tokens,
             "cost_usd": reply.cost_usd, "seconds": reply.seconds, "line": one_line(reply.line),
         },

@@ -1,17 +1,15 @@
-"""Queries behind the lists: cards, nodes, log, attempts, calls, changes. Each takes an open snapshot."""
+"""Queries behind the lists: cards, nodes, log, changes. Each takes an open snapshot."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import sqlite3
+from collections.abc import Iterable
 from typing import Any
 
-from forge_tui.records.codec import loads
-from forge_tui.records.llm import LlmReply, LlmRequest
-from forge_tui.records.views import CardRow, LogRow, NodeRow
-from forge_tui.store.facts import LEVELS, number_of
-from forge_tui.store.rows import AttemptRow, Changes, Cursor, LlmCall
+from forge_tui.records.views import CardRow, Changes, LogRow, NodeRow
+from forge_tui.store.facts import number_of
 from forge_tui.store.schema import FACTS
 
 EAGER, COMPILE = "eager", "compile"  # node ids of a card's baselines
@@ -38,12 +36,7 @@ def cards(db: sqlite3.Connection) -> list[CardRow]:
     """Every card's row, largest share first."""
     ready, words = card_notes(db, "card ready"), card_notes(db, "card state")
     eager, compiled = measured(db, "eager"), measured(db, "compile")
-    floors = {
-        card_id: floor
-        for card_id, floor, _ in db.execute(
-            "SELECT card_id, floor_us, max(seq) FROM verdict WHERE floor_us IS NOT NULL GROUP BY card_id"
-        )
-    }
+    floors, timed = _last_verdict(db, "floor_us"), _last_verdict(db, "baseline_us")
     rows = []
     for row in db.execute(_CARDS):
         card_id, title, op, calls, share, state, reason, op_class, synthetic = row[:9]
@@ -60,7 +53,7 @@ def cards(db: sqlite3.Connection) -> list[CardRow]:
                 share=share,
                 state=shown,
                 reason=why,
-                eager_us=eager.get(card_id, said.get("eager_us")),
+                eager_us=eager.get(card_id) or said.get("eager_us") or timed.get(card_id),
                 compile_us=compiled.get(card_id),
                 floor_us=said.get("floor_us") or floors.get(card_id),
                 best_id=best_id or "",
@@ -77,6 +70,12 @@ def cards(db: sqlite3.Connection) -> list[CardRow]:
             )
         )
     return rows
+
+
+def _last_verdict(db: sqlite3.Connection, column: str) -> dict[str, float]:
+    """card -> newest known value of a verdict column."""
+    rows = db.execute(f"SELECT card_id, {column}, max(seq) FROM verdict WHERE {column} IS NOT NULL GROUP BY card_id")
+    return {card_id: value for card_id, value, _ in rows}
 
 
 def _card_state(
@@ -121,19 +120,22 @@ def measured(db: sqlite3.Connection, kind: str) -> dict[str, float | None]:
     return {s: None if value is None else value * factor.get(unit, 1.0) for s, value, unit in rows}
 
 
-def nodes(db: sqlite3.Connection, card_id: str, since: int) -> list[NodeRow]:
-    """Baselines, then the card's candidates; only those changed after `since` when it is above 0."""
-    # Rows are filled through __dict__: a frozen dataclass's __init__ costs twice the query (50,000 rows).
-    rows: list[NodeRow] = [] if since else _baselines(db, card_id)
+_NODES = (
+    "SELECT node_id, CASE parent_id WHEN '' THEN 'eager' ELSE parent_id END, card_id, seq, state, label, speedup,"
+    " low, high, confirmed, time_us, visits, value, attempt, line, pinned FROM node"
+)
+
+
+def nodes(db: sqlite3.Connection, card_id: str) -> list[NodeRow]:
+    """Baselines, then the card's candidates in order of creation."""
+    rows = _baselines(db, card_id)
+    return rows + _rows(db.execute(f"{_NODES} WHERE card_id = ? ORDER BY number", (card_id,)))
+
+
+def _rows(found: Iterable[tuple[Any, ...]]) -> list[NodeRow]:
+    """Rows are filled through __dict__: a frozen dataclass's __init__ costs as much as the query (50,000 rows)."""
+    rows = []
     new = object.__new__
-    query = (
-        "SELECT node_id, CASE parent_id WHEN '' THEN 'eager' ELSE parent_id END, card_id, seq, state, label, speedup,"
-        " low, high, confirmed, time_us, visits, value, attempt, line, pinned FROM node WHERE card_id = ?"
-    )
-    if since:
-        found = db.execute(query + " AND changed > ? ORDER BY number", (card_id, since))
-    else:
-        found = db.execute(query + " ORDER BY number", (card_id,))
     for values in found:
         row = new(NodeRow)
         fields = row.__dict__
@@ -146,7 +148,7 @@ def nodes(db: sqlite3.Connection, card_id: str, since: int) -> list[NodeRow]:
 
 def _baselines(db: sqlite3.Connection, card_id: str) -> list[NodeRow]:
     ready = card_notes(db, "card ready").get(card_id, {})
-    eager = measured(db, "eager").get(card_id, ready.get("eager_us"))
+    eager = measured(db, "eager").get(card_id) or ready.get("eager_us") or _last_verdict(db, "baseline_us").get(card_id)
     compiled = measured(db, "compile").get(card_id)
     speedup = 1.0 if eager is not None else None
     base = NodeRow(
@@ -161,97 +163,93 @@ def _baselines(db: sqlite3.Connection, card_id: str) -> list[NodeRow]:
     return [base, second]
 
 
-def changes(db: sqlite3.Connection, since: Cursor) -> Changes:
-    """Tables with rows after the cursor, and the cards and nodes that read differently."""
-    tables: set[str] = set()
-    last = since.seq
+def changes(db: sqlite3.Connection, since: int) -> Changes:
+    """What happened after `since`: whole node rows, and which other lists should be read again."""
+    tables = set()
+    last = since
     for table in (*FACTS, "log"):
         found = db.execute(f"SELECT max(seq) FROM {table}").fetchone()[0]
-        if found is not None and found > since.seq:
+        if found is not None and found > since:
             tables.add(table)
             last = max(last, found)
-    nodes = db.execute("SELECT node_id, card_id, changed FROM node WHERE changed > ?", (since.seq,)).fetchall()
-    card_ids = {card_id for _, card_id, _ in nodes}
-    if nodes:
+    changed = db.execute("SELECT max(changed) FROM node").fetchone()[0]
+    rows: list[NodeRow] = []
+    if changed is not None and changed > since:
         tables.add("node")
-        last = max(last, *(changed for _, _, changed in nodes))
-    for table, column in (("card", "card_id"), ("verdict", "card_id"), ("measurement", "subject"), ("note", "subject")):
-        if table in tables:
-            query = f"SELECT DISTINCT t.{column} FROM {table} t JOIN card c ON c.card_id = t.{column} WHERE t.seq > ?"
-            card_ids.update(row[0] for row in db.execute(query, (since.seq,)))
-    return Changes(Cursor(last), frozenset(tables), frozenset(card_ids), frozenset(row[0] for row in nodes))
+        last = max(last, changed)
+    for card_id in _baselines_changed(db, since) if tables & {"note", "measurement"} else ():
+        rows += _baselines(db, card_id)
+    if "node" in tables:
+        rows += _rows(db.execute(f"{_NODES} WHERE changed > ? ORDER BY number", (since,)))
+    return Changes(
+        seq=last,
+        nodes=tuple(rows),
+        cards=bool(tables & {"card", "node", "note", "measurement", "verdict"}),
+        status=bool(tables - {"log", "workload", "card", "decision"}),
+        model=bool(tables & {"workload", "card", "measurement", "verdict", "note"}),
+        log="log" in tables,
+    )
 
 
-def log(
-    db: sqlite3.Connection,
-    card_id: str | None,
-    candidate_id: str | None,
-    level: str | None,
-    before: int | None,
-    after: int | None,
-    limit: int,
-    search: str,
-) -> list[LogRow]:
-    """Matching lines in order, the last `limit` of them (the first when `after` is given)."""
-    clauses, values = ["1"], []
-    for clause, value in (
-        ("card_id = ?", card_id),
-        ("candidate_id = ?", candidate_id),
-        ("seq < ?", before),
-        ("seq > ?", after),
-        ("instr(lower(text), lower(?)) > 0", search or None),
-    ):
-        if value is not None:
-            clauses.append(clause)
-            values.append(value)
-    if level is not None:
-        serious = LEVELS[LEVELS.index(level) :] if level in LEVELS else ()
-        clauses.append(f"level IN ({','.join('?' * len(serious))})")
-        values += serious
-    order = "ASC" if after is not None else "DESC"
+def _baselines_changed(db: sqlite3.Connection, since: int) -> list[str]:
     found = db.execute(
-        "SELECT seq, at, level, card_id, candidate_id, text FROM log"
-        f" WHERE {' AND '.join(clauses)} ORDER BY seq {order} LIMIT ?",
+        "SELECT subject FROM note WHERE seq > ?1 AND kind = 'card ready' UNION"
+        " SELECT m.subject FROM measurement m JOIN card c ON c.card_id = m.subject WHERE m.seq > ?1"
+        " AND m.kind IN ('eager', 'compile')",
+        (since,),
+    )
+    return [row[0] for row in found]
+
+
+def newest(db: sqlite3.Connection) -> int:
+    """The newest sequence number of anything a list shows."""
+    found = [db.execute(f"SELECT max(seq) FROM {table}").fetchone()[0] for table in (*FACTS, "log")]
+    found.append(db.execute("SELECT max(changed) FROM node").fetchone()[0])
+    return max((n for n in found if n is not None), default=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class LogFilter:
+    """Which log lines. Empty fields admit all; `text` is a part of the line, in any case."""
+
+    card_id: str = ""
+    candidate_id: str = ""
+    levels: tuple[str, ...] = ()
+    text: str = ""
+    before: int | None = None
+    after: int | None = None
+
+    def where(self) -> tuple[str, list[Any]]:
+        clauses, values = ["1"], list[Any]()
+        for clause, value in (
+            ("card_id = ?", self.card_id or None),
+            ("candidate_id = ?", self.candidate_id or None),
+            ("seq < ?", self.before),
+            ("seq > ?", self.after),
+            ("instr(lower(text), lower(?)) > 0", self.text or None),
+        ):
+            if value is not None:
+                clauses.append(clause)
+                values.append(value)
+        if self.levels:
+            clauses.append(f"level IN ({','.join('?' * len(self.levels))})")
+            values += self.levels
+        return " AND ".join(clauses), values
+
+
+def log(db: sqlite3.Connection, chosen: LogFilter, limit: int) -> list[LogRow]:
+    """The newest `limit` matching lines, in ascending order."""
+    where, values = chosen.where()
+    found = db.execute(
+        f"SELECT seq, at, level, card_id, candidate_id, text FROM log WHERE {where} ORDER BY seq DESC LIMIT ?",
         (*values, limit),
     ).fetchall()
-    if after is None:
-        found.reverse()
-    return [LogRow(*row) for row in found]
+    return [LogRow(*row) for row in reversed(found)]
 
 
-def attempts(db: sqlite3.Connection, where: str, values: tuple[object, ...]) -> list[AttemptRow]:
-    """Starts joined with their ends."""
-    rows = db.execute(
-        "SELECT a.seq, a.at, a.attempt_id, a.card_id, a.candidate_id, a.step, coalesce(e.state, 'started'), e.seconds,"
-        " (SELECT json FROM body b WHERE b.seq = coalesce(e.seq, a.seq)) FROM"
-        " (SELECT * FROM attempt WHERE state = 'started') a"
-        f" LEFT JOIN attempt e ON e.attempt_id = a.attempt_id AND e.state IN ('done', 'lost') {where}"
-        " GROUP BY a.seq ORDER BY a.seq",
-        values,
-    ).fetchall()
-    return [AttemptRow(*(*row[:8], None if row[8] is None else json.loads(row[8]))) for row in rows]
-
-
-def llm_calls(db: sqlite3.Connection, candidate_id: str | None) -> list[LlmCall]:
-    """Requests with their replies."""
-    call_id = ""
-    if candidate_id is not None:
-        row = db.execute(
-            "SELECT json_extract(b.json, '$.detail.call_id') FROM candidate c JOIN body b ON b.seq = c.seq"
-            " WHERE c.candidate_id = ?",
-            (candidate_id,),
-        ).fetchone()
-        call_id = str(row[0]) if row and row[0] is not None else ""
-    rows = db.execute(
-        "SELECT q.seq, q.at, qb.json, rb.json, coalesce(r.seq, 0) FROM llm_call q JOIN body qb ON qb.seq = q.seq"
-        " LEFT JOIN llm_call r ON r.call_id = q.call_id AND r.phase = 'reply' LEFT JOIN body rb ON rb.seq = r.seq"
-        " WHERE q.phase = 'request' AND (?1 IS NULL OR q.node = ?1 OR q.call_id = ?2) ORDER BY q.seq",
-        (candidate_id, call_id),
-    ).fetchall()
-    return [
-        LlmCall(seq, at, loads(LlmRequest, request), loads(LlmReply, reply) if reply is not None else None, reply_seq)
-        for seq, at, request, reply, reply_seq in rows
-    ]
+def log_count(db: sqlite3.Connection, chosen: LogFilter) -> int:
+    where, values = chosen.where()
+    return int(db.execute(f"SELECT count(*) FROM log WHERE {where}", values).fetchone()[0])
 
 
 def highest_number(db: sqlite3.Connection) -> int:

@@ -119,13 +119,15 @@ def _elapsed(events: list[tuple[float, str]], now: float, last: float | None) ->
 
 
 def _budget(db: sqlite3.Connection, settings: dict[str, Any]) -> dict[str, Any]:
+    """Candidates over all cards and dollars of the whole run: settings, then the user's later changes."""
     found = {
-        "attempts": settings.get("budget.attempts", settings.get("attempts")),
-        "dollars": settings.get("budget.dollars", settings.get("dollars")),
+        "attempts": settings.get("total_attempts", settings.get("budget.total_attempts")),
+        "dollars": settings.get("dollars", settings.get("budget.dollars")),
     }
-    for (text,) in db.execute(
-        "SELECT b.json FROM note n JOIN body b ON b.seq = n.seq WHERE n.kind = 'budget' ORDER BY n.seq"
-    ):
+    changed = db.execute(
+        "SELECT b.json FROM note n JOIN body b ON b.seq = n.seq WHERE n.kind = 'budget' AND n.subject = '' ORDER BY n.seq"
+    )
+    for (text,) in changed:
         value = json.loads(text)
         if isinstance(value, dict):
             found |= {key: value[key] for key in found if key in value}
@@ -157,12 +159,14 @@ def _profile(db: sqlite3.Connection, settings: dict[str, Any]) -> str:
     return str(value.get("name", "")) if isinstance(value, dict) else str(value)
 
 
-def model(db: sqlite3.Connection, cards: list[CardRow]) -> ModelRow:
-    """The whole model. The estimate subtracts what confirmed champions save from eager's time."""
+def model(db: sqlite3.Connection, cards: list[CardRow]) -> ModelRow | None:
+    """The whole model, None before it was captured. The estimate subtracts what confirmed champions save from eager's time."""
     spec, loaded = latest(db, "spec", WorkloadSpec), latest(db, "loaded", Loaded)
     capture, verdict = latest(db, "captured", Captured), latest(db, "model verdict", ModelVerdict)
+    if capture is None:
+        return None
     timing = verdict.timing if verdict else None
-    eager = _ms(measured(db, "model eager")) or (capture.total_us / 1000 if capture else None)
+    eager = _ms(measured(db, "model eager")) or capture.total_us / 1000
     if timing is not None:
         eager = timing.baseline_us / 1000
     compiled = verdict.compile_ms if verdict and verdict.compile_ms is not None else _ms(measured(db, "model compile"))

@@ -20,22 +20,20 @@ from forge_tui.records.candidate import Candidate
 from forge_tui.records.card import Card
 from forge_tui.records.codec import RecordError, loads
 from forge_tui.records.llm import LlmReply, LlmRequest
-from forge_tui.records.problem import HarnessProblem, MachineProblem, UserInputError
+from forge_tui.records.problem import HarnessProblem, MachineProblem
 from forge_tui.records.verdict import Measurement, Verdict
-from forge_tui.records.views import CardRow, LogRow, ModelRow, NodeRow, RunStatus
+from forge_tui.records.views import AttemptRow, CardRow, Changes, LlmCallRow, LogRow, ModelRow, NodeRow, RunStatus
 from forge_tui.records.workload import Captured, Loaded, ModelVerdict, WorkloadSpec
-from forge_tui.store import lists, overview
+from forge_tui.store import lists, overview, timeline
 from forge_tui.store.blobs import Blobs
 from forge_tui.store.rows import (
-    AttemptRow,
-    Changes,
     CommandRow,
-    Cursor,
     DecisionRow,
     Integrity,
     LlmCall,
     NoteRow,
     RunRow,
+    StepRow,
     Unfinished,
 )
 from forge_tui.store.schema import FACTS, check_file, connect_reader, damage_line, format_of
@@ -92,46 +90,53 @@ class Reader:
         with self._snapshot() as db:
             return lists.cards(db)
 
-    def nodes(self, card_id: str, since: Cursor | None = None) -> list[NodeRow]:
-        """The card's tree in order of creation: its baselines, then every candidate.
-
-        Roots hang under the node "eager". With `since`, only rows that read differently now.
-        """
+    def nodes(self, card_id: str) -> list[NodeRow]:
+        """The card's tree in order of creation: its baselines, then every candidate. Roots hang under "eager"."""
         was_enabled = gc.isenabled()
-        gc.disable()  # 50,000 tuples that live on: collections in between double the time
+        gc.disable()  # 50,000 rows that live on: collections in between cost more than the rows
         try:
             with self._snapshot() as db:
-                return lists.nodes(db, card_id, since.seq if since else 0)
+                return lists.nodes(db, card_id)
         finally:
             if was_enabled:
                 gc.enable()
 
-    def changes(self, since: Cursor) -> Changes:
-        """What appeared since. Costs one pragma when nothing was committed in between."""
+    def seq(self) -> int:
+        """The newest sequence number; where `changes` starts from."""
+        with self._snapshot() as db:
+            return lists.newest(db)
+
+    def changes(self, since: int) -> Changes:
+        """What happened after `since`. Costs one pragma when nothing was committed in between."""
         with self._snapshot() as db:
             version = int(db.execute("PRAGMA data_version").fetchone()[0])
-            if version == self._version and since.seq >= self._read_to >= 0:
+            if version == self._version and since >= self._read_to >= 0:
                 return Changes(since)
             changes = lists.changes(db, since)
-            self._version, self._read_to = version, changes.cursor.seq
+            self._version, self._read_to = version, changes.seq
             return changes
 
     def log(
         self,
-        card_id: str | None = None,
-        candidate_id: str | None = None,
-        level: str | None = None,
+        *,
+        card_id: str = "",
+        candidate_id: str = "",
+        levels: tuple[str, ...] = (),
+        text: str = "",
         before: int | None = None,
         after: int | None = None,
         limit: int = 500,
-        search: str = "",
     ) -> list[LogRow]:
-        """Log lines in order; the last `limit` of those that match, or the first when `after` is given.
-
-        level: this one and the more serious ones (debug < info < good < warn < bad). search: part of the text.
-        """
+        """The newest `limit` lines that match and lie in after < seq < before, in ascending order."""
         with self._snapshot() as db:
-            return lists.log(db, card_id, candidate_id, level, before, after, limit, search)
+            return lists.log(db, lists.LogFilter(card_id, candidate_id, levels, text, before, after), limit)
+
+    def log_count(
+        self, *, card_id: str = "", candidate_id: str = "", levels: tuple[str, ...] = (), text: str = ""
+    ) -> int:
+        """How many log lines match."""
+        with self._snapshot() as db:
+            return lists.log_count(db, lists.LogFilter(card_id, candidate_id, levels, text))
 
     # The run
 
@@ -139,7 +144,8 @@ class Reader:
         with self._snapshot() as db:
             return overview.status(db, self.path)
 
-    def model(self) -> ModelRow:
+    def model(self) -> ModelRow | None:
+        """The whole model, None before it was captured."""
         with self._snapshot() as db:
             return overview.model(db, lists.cards(db))
 
@@ -201,19 +207,15 @@ class Reader:
 
     # One candidate, one card
 
-    def card(self, card_id: str) -> Card:
-        """Raises UserInputError when there is none."""
+    def card(self, card_id: str) -> Card | None:
+        """The newest row of a card, None when there is none."""
         found = self._bodies(Card, "SELECT seq FROM card WHERE card_id = ? ORDER BY seq DESC LIMIT 1", card_id)
-        if not found:
-            raise UserInputError(f"there is no card {card_id!r} in this session")
-        return found[0]
+        return found[0] if found else None
 
-    def candidate(self, candidate_id: str) -> Candidate:
-        """Raises UserInputError when there is none."""
+    def candidate(self, candidate_id: str) -> Candidate | None:
+        """None when there is none."""
         found = self._bodies(Candidate, "SELECT seq FROM candidate WHERE candidate_id = ?", candidate_id)
-        if not found:
-            raise UserInputError(f"there is no candidate {candidate_id!r} in this session")
-        return found[0]
+        return found[0] if found else None
 
     def candidates(self, card_id: str | None = None) -> list[Candidate]:
         """Whole records, in order of creation; for resume and export, not for lists."""
@@ -222,7 +224,9 @@ class Reader:
         )
 
     def source(self, candidate_id: str) -> str:
-        return self.candidate(candidate_id).source
+        """The candidate's kernel source, "" when there is no such candidate."""
+        found = self.candidate(candidate_id)
+        return found.source if found else ""
 
     def duplicates(self, card_id: str, digest: str) -> list[str]:
         """Ids of the card's candidates with this digest."""
@@ -237,20 +241,35 @@ class Reader:
         return self._bodies(Verdict, "SELECT seq FROM verdict WHERE candidate_id = ? ORDER BY seq", candidate_id)
 
     def attempts(self, candidate_id: str) -> list[AttemptRow]:
-        """The candidate's steps in order of their start."""
+        """The candidate's timeline, oldest first: prompts, replies, compiles, runs, verdicts, notes."""
         with self._snapshot() as db:
-            return lists.attempts(db, "WHERE a.candidate_id = ?", (candidate_id,))
+            return timeline.timeline(db, candidate_id)
 
-    def llm_calls(self, candidate_id: str | None = None) -> list[LlmCall]:
-        """Calls made for a node, or the one that wrote it (its detail's "call_id"); all without an id. By time of asking."""
+    def steps(self, candidate_id: str) -> list[StepRow]:
+        """The attempt rows of a candidate, in order of their start."""
         with self._snapshot() as db:
-            return lists.llm_calls(db, candidate_id)
+            return timeline.steps(db, "WHERE a.candidate_id = ?", (candidate_id,))
+
+    def report(self, candidate_id: str) -> dict[str, Any] | None:
+        """The compiler's resource report, None while the candidate is not compiled."""
+        with self._snapshot() as db:
+            return timeline.report(db, candidate_id)
+
+    def llm_calls(self, candidate_id: str) -> list[LlmCallRow]:
+        """The model calls that led to the candidate, oldest first."""
+        with self._snapshot() as db:
+            return [timeline.call_row(call) for call in timeline.calls_of(db, candidate_id)]
+
+    def calls(self) -> list[LlmCall]:
+        """Every model call of the session, in order of the requests."""
+        with self._snapshot() as db:
+            return timeline.calls(db)
 
     def unfinished(self) -> Unfinished:
         """Attempts without an end, model requests without a reply."""
         with self._snapshot() as db:
-            attempts = lists.attempts(db, "WHERE e.seq IS NULL", ())
-            open_calls = [call.request for call in lists.llm_calls(db, None) if call.reply is None]
+            attempts = timeline.steps(db, "WHERE e.seq IS NULL", ())
+            open_calls = [call.request for call in timeline.calls(db) if call.reply is None]
         return Unfinished(tuple(attempts), tuple(open_calls))
 
     def highest_number(self) -> int:
@@ -260,9 +279,7 @@ class Reader:
 
     def replies(self) -> list[tuple[LlmRequest, LlmReply]]:
         """Answered calls in order of arrival, for replay."""
-        with self._snapshot() as db:
-            answered = [call for call in lists.llm_calls(db, None) if call.reply is not None]
-        answered.sort(key=lambda call: call.reply_seq)
+        answered = sorted((call for call in self.calls() if call.reply is not None), key=lambda call: call.reply_seq)
         return [(call.request, call.reply) for call in answered if call.reply is not None]
 
     def integrity(self) -> Integrity:

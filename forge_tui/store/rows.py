@@ -1,4 +1,4 @@
-"""Rows that only the store's readers use; the lists of the screen have theirs in records.views."""
+"""Rows for resume, export and the command line; the screen's rows are in records.views."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from forge_tui.records.llm import LlmReply, LlmRequest
 
 
 @dataclass(frozen=True)
-class AttemptRow:
+class StepRow:
     """One step of work on a candidate: started, then done or lost. seconds and detail are the end's. seq: of the start."""
 
     seq: int
@@ -38,7 +38,7 @@ class LlmCall:
 class Unfinished:
     """What was in flight when the owner stopped: to be marked lost, and tried once more."""
 
-    attempts: tuple[AttemptRow, ...]
+    attempts: tuple[StepRow, ...]
     calls: tuple[LlmRequest, ...]
 
 
@@ -86,26 +86,6 @@ class RunRow:
     host: str
     line: str
     settings: dict[str, Any] | None
-
-
-@dataclass(frozen=True)
-class Cursor:
-    """How far a reader has read: everything with seq <= `seq`."""
-
-    seq: int = 0
-
-
-@dataclass(frozen=True)
-class Changes:
-    """What appeared since a cursor. tables: facts and "log", "node"; cards, nodes: ids whose rows read differently now."""
-
-    cursor: Cursor
-    tables: frozenset[str] = frozenset()
-    cards: frozenset[str] = frozenset()
-    nodes: frozenset[str] = frozenset()
-
-    def __bool__(self) -> bool:
-        return bool(self.tables)
 
 
 @dataclass(frozen=True)

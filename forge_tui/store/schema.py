@@ -49,7 +49,7 @@ FACTS: dict[str, dict[str, type]] = {
     },
     "note": {"kind": str, "subject": str},
     "llm_call": {
-        "call_id": str, "phase": str, "card_id": str, "node": str, "purpose": str, "model": str, "key": str,
+        "call_id": str, "phase": str, "card_id": str, "node": str, "purpose": str, "model": str, "attempt_id": str,
         "state": str, "finish_reason": str, "prompt_tokens": int, "completion_tokens": int, "cost_usd": float,
         "seconds": float, "line": str,
     },
