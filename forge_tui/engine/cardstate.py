@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from forge_tui.records.candidate import Candidate, Draft
+from forge_tui.records.candidate import Binary, Candidate, Draft
 from forge_tui.records.card import Card
 from forge_tui.records.judging import CardReady
 from forge_tui.records.verdict import Verdict
@@ -21,6 +21,7 @@ class Node:
     pruned: bool = False
     pinned: bool = False
     exhausted: bool = False
+    binary: Binary | None = None
 
     @property
     def failed(self) -> bool:
@@ -50,6 +51,7 @@ class CardSearch:
     in_flight: set[str] = field(default_factory=set)
     proposing: int = 0
     proposing_from: list[str] = field(default_factory=list)
+    bad_replies: int = 0
     done: str = ""
     budget: int = 0
     tried_to_confirm: set[str] = field(default_factory=set)
@@ -61,8 +63,8 @@ class CardSearch:
 
     @property
     def attempts(self) -> int:
-        """Candidates made so far, those in the making included; repairs count too."""
-        return len(self.nodes) + self.proposing
+        """Candidates made so far, those in the making included; repairs and unusable replies count too."""
+        return len(self.nodes) + self.bad_replies + max(0, self.proposing - len(self.in_flight))
 
     @property
     def champion(self) -> Node | None:

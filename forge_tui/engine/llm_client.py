@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from forge_tui.engine.options import Options
 from forge_tui.engine.processes import Child, ProblemReply
@@ -23,20 +25,34 @@ class BudgetSpent(Exception):
     """A cap would be passed; the message says which."""
 
 
+def new_call_id() -> str:
+    """A name that no earlier run of the session can have used."""
+    return "call-" + secrets.token_hex(6)
+
+
 class LlmClient:
     """Calls to one model. Every request row is committed before it is sent, every reply row before it is returned."""
 
-    def __init__(self, session: Session, store: Store, options: Options, on_output: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        store: Store,
+        options: Options,
+        on_output: Callable[[str, str], None],
+        earlier: Iterable[tuple[LlmRequest, LlmReply | None]] = (),
+    ) -> None:
         self._session = session
         self._store = store
         self._options = options
         self._child = Child("LLM process", on_output)
         self._starting = asyncio.Lock()
-        self._slots = asyncio.Semaphore(options.llm_parallel)
-        price = (options.price_in, options.price_out)
-        self.budget = Budget(Caps(options.dollars, options.tokens, options.calls), _pair(price))
-        for reply in store.llm_replies():
-            self.budget.settle(reply)
+        self._slots = asyncio.Semaphore(max(1, options.llm_parallel))
+        self.budget = Budget(
+            Caps(options.dollars, options.tokens, options.calls), _pair(options.price_in, options.price_out)
+        )
+        for request, reply in earlier:
+            self.budget.hold(request)
+            self.budget.settle(reply or LlmReply(request.call_id, "lost"))
 
     @property
     def enabled(self) -> bool:
@@ -47,25 +63,25 @@ class LlmClient:
         await self._start()
         if self.budget.price is None:
             answer = await self._child.request("price", {"model": self._options.llm_model}, dict, 60)
-            self.budget.price = _pair((answer.get("input"), answer.get("output")))
-        probe = LlmRequest("probe", "", "probe", self._options.llm_model, (), "", None, 1)
+            self.budget.price = _pair(answer.get("input"), answer.get("output"))
+        probe = LlmRequest("probe", "", "probe", self._options.llm_model, (), "", None, 0)
         if self.budget.caps.dollars is not None and self.budget.price is None:
             raise UserInputError(self.budget.refusal(probe))
 
-    async def complete(self, request: LlmRequest) -> LlmReply:
-        """Send a call, retrying what may pass; each try is a stored call of its own.
+    async def complete(self, request: LlmRequest) -> tuple[LlmRequest, LlmReply]:
+        """Send a call, retrying what may pass; each try is a stored call of its own. Returns the last try.
 
-        Raises BudgetSpent, and HarnessProblem when the process fails twice.
+        Raises BudgetSpent when a cap would be passed.
         """
         async with self._slots:
-            for wait in (*RETRY_WAIT_S, None):
+            for wait in RETRY_WAIT_S:
                 reply = await self._once(request)
-                if reply.state == "replied" or not reply.retryable or wait is None:
-                    return reply
-                self._store.log("warn", f"call failed, again in {wait:.0f} s: {reply.line}", request.card_id)
+                if reply.state == "replied" or not reply.retryable:
+                    return request, reply
+                self._store.log("warn", f"model call failed, again in {wait:.0f} s: {reply.line}", request.card_id)
                 await asyncio.sleep(wait)
-                request = self._store.renamed_request(request)
-        raise HarnessProblem("unreachable")  # the loop above returns
+                request = replace(request, call_id=new_call_id())
+            return request, await self._once(request)
 
     async def _once(self, request: LlmRequest) -> LlmReply:
         refusal = self.budget.refusal(request)
@@ -94,5 +110,5 @@ class LlmClient:
         await self._child.close()
 
 
-def _pair(price: tuple[float | None, float | None]) -> tuple[float, float] | None:
-    return (price[0], price[1]) if price[0] is not None and price[1] is not None else None
+def _pair(price_in: float | None, price_out: float | None) -> tuple[float, float] | None:
+    return (price_in, price_out) if price_in is not None and price_out is not None else None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+from forge_tui.settings.schema import Settings
 
 
 @dataclass(frozen=True)
@@ -64,3 +67,48 @@ def worker_python() -> str:
         if text:
             return text
     return sys.executable
+
+
+def options_from(settings: Settings) -> Options:
+    """What the engine acts on, from the settings in force. Prices turn from per million tokens to per token."""
+    run, search, budget, llm, judge = settings.run, settings.search, settings.budget, settings.llm, settings.judge
+    use_llm = bool(llm.model) and settings.proposers.llm
+    return Options(
+        python=run.python or os.environ.get("FORGE_PYTHON") or worker_python(),
+        device=run.device,
+        threads=run.threads or len(os.sched_getaffinity(0)),
+        strategy=search.strategy,
+        attempts=budget.attempts,
+        total_attempts=budget.total_attempts,
+        minutes=budget.minutes,
+        max_cards=run.max_cards,
+        min_share=run.min_share,
+        width=run.width,
+        repairs=search.repairs,
+        seed=run.seed,
+        recipes=settings.proposers.recipes,
+        llm_model=llm.model if use_llm else "",
+        llm_api_base=llm.api_base,
+        llm_temperature=llm.temperature,
+        llm_max_tokens=llm.max_tokens,
+        llm_timeout_s=llm.timeout_s,
+        llm_parallel=llm.parallel,
+        price_in=None if llm.price_in is None else llm.price_in / 1e6,
+        price_out=None if llm.price_out is None else llm.price_out / 1e6,
+        dollars=budget.dollars,
+        tokens=budget.tokens,
+        calls=budget.calls,
+        sol_eps=search.sol_eps,
+        no_gain=search.no_gain,
+        amdahl=search.amdahl,
+        search_pairs=judge.search_pairs,
+        confirm_pairs=judge.confirm_pairs,
+        confirm_seconds=judge.confirm_seconds,
+        time_limit_s=judge.time_limit_s,
+        trust_host_code=settings.sandbox.trust_host_code,
+        capture_bytes=run.capture_bytes,
+        compile_baseline=run.compile_baseline,
+        compile_limit_s=run.compile_limit_s,
+        model_pairs=judge.model_pairs,
+        model_seconds=judge.model_seconds,
+    )

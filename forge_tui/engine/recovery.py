@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from forge_tui.engine.history import History
 from forge_tui.llm.spool import spooled
 from forge_tui.records.llm import LlmReply, LlmRequest
 from forge_tui.store.session import Session
@@ -18,43 +19,70 @@ MAX_RESENT = 1
 
 @dataclass(frozen=True)
 class Recovered:
-    """answered: requests whose reply is stored and whose candidate was never made. again: lost requests to be sent once more."""
+    """answered: stored replies whose candidate was never made, with the attempt that is still open.
+
+    again: lost requests to be sent once more, under the attempt that is still open.
+    """
 
     answered: tuple[tuple[LlmRequest, LlmReply], ...]
     again: tuple[LlmRequest, ...]
     lost_attempts: int
+    lost_calls: int
     imported: int
+
+    @property
+    def line(self) -> str:
+        """One line for a person; empty when there was nothing to do."""
+        parts = []
+        if self.lost_attempts:
+            parts.append(f"{self.lost_attempts} interrupted steps are done again")
+        if self.imported or self.answered:
+            parts.append(f"{max(self.imported, len(self.answered))} stored replies are used")
+        if self.lost_calls:
+            parts.append(f"{self.lost_calls} calls were lost in flight, {len(self.again)} are sent once more")
+        return "; ".join(parts)
 
 
 def recover(session: Session, store: Store) -> Recovered:
     """Close what a dead owner left open. Blocking; call it before anything else writes."""
-    left = store.unfinished()
+    history = History(session.database)
+    try:
+        calls = history.calls()
+        open_attempts = history.open_attempts()
+        made_from = {(c.detail or {}).get("call_id"): c.candidate_id for c in history.candidates()}
+    finally:
+        history.close()
     on_disk = spooled(session.spool)
+    imported = lost_calls = 0
+    newest: dict[str, tuple[LlmRequest, LlmReply]] = {}
+    for request, stored in calls:
+        reply = stored
+        if reply is None:
+            reply = on_disk.get(request.call_id) or LlmReply(
+                request.call_id, "lost", line="the run was stopped while this call was in flight"
+            )
+            imported += reply.state != "lost"
+            lost_calls += reply.state == "lost"
+            store.add_llm_reply(reply).result()
+        newest[request.attempt] = (request, reply)
     answered: list[tuple[LlmRequest, LlmReply]] = []
     again: list[LlmRequest] = []
-    imported = 0
-    open_proposals = {row.attempt_id: row for row in left.attempts if row.step == "propose"}
-    for request in left.requests:
-        reply = on_disk.get(request.call_id)
-        if reply is None:
-            reply = LlmReply(request.call_id, "lost", line="the run was stopped while this call was in flight")
-        else:
-            imported += 1
-        store.add_llm_reply(reply).result()
-    made_from = store.candidates_by_call()
-    for call_id, row in open_proposals.items():
-        pair = store.llm_pair(call_id)
-        if pair is not None and pair[1] is not None and call_id not in made_from:
-            request, reply = pair
-            if reply.state == "replied":
+    lost_attempts = 0
+    for attempt in open_attempts:
+        request_and_reply = newest.get(attempt.attempt_id) if attempt.step == "propose" else None
+        state = "lost"
+        if request_and_reply is not None:
+            request, reply = request_and_reply
+            if request.call_id in made_from:
+                state = "done"
+            elif reply.state == "replied":
                 answered.append((request, reply))
-                continue  # stays open: the engine finishes it from the stored reply
-            resent = int((request.extra or {}).get("resent", 0))
-            if reply.state == "lost" and resent < MAX_RESENT:
-                again.append(replace(request, extra={**(request.extra or {}), "resent": resent + 1}))
-        state = "done" if call_id in made_from else "lost"
-        store.add_attempt(row.attempt_id, row.candidate_id, "propose", state, card_id=row.card_id).result()
-    others = [row for row in left.attempts if row.step != "propose"]
-    for row in others:
-        store.add_attempt(row.attempt_id, row.candidate_id, row.step, "lost", card_id=row.card_id).result()
-    return Recovered(tuple(answered), tuple(again), len(others), imported)
+                continue
+            elif reply.state == "lost" and request.resent < MAX_RESENT:
+                again.append(replace(request, resent=request.resent + 1))
+                continue
+        lost_attempts += state == "lost"
+        store.add_attempt(
+            attempt.attempt_id, attempt.candidate_id, attempt.step, state, card_id=attempt.card_id
+        ).result()
+    return Recovered(tuple(answered), tuple(again), lost_attempts, lost_calls, imported)

@@ -1,0 +1,110 @@
+"""Starting: the home screen, a demo, a new session, a resumed one; with a screen or without."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from typing import Any
+
+from forge_tui.records.problem import UserInputError
+from forge_tui.records.workload import WorkloadSpec
+from forge_tui.settings.load import load
+from forge_tui.settings.schema import Settings
+from forge_tui.store.lock import SessionLocked
+from forge_tui.store.session import Session
+from forge_tui.verbs.tables import say
+
+# A search of the shipped model that ends within three minutes on two cores.
+DEMO = {
+    "budget.minutes": "1.4",
+    "budget.attempts": "10",
+    "run.max_cards": "8",
+    "judge.confirm_seconds": "4",
+    "judge.model_seconds": "20",
+    "run.compile_limit_s": "20",
+}
+
+
+def home(arguments: argparse.Namespace) -> int:
+    """The list of sessions."""
+    from forge_tui.verbs.screen import show_home
+
+    return show_home(load().settings)
+
+
+def demo(arguments: argparse.Namespace) -> int:
+    from forge_tui.examples.catalogue import DEMO_EXAMPLE
+
+    settings = _settings(arguments, DEMO)
+    return _start(
+        WorkloadSpec(f"example:{arguments.example or DEMO_EXAMPLE}", threads=_threads(settings)),
+        "",
+        "",
+        settings,
+        arguments,
+    )
+
+
+def new(arguments: argparse.Namespace) -> int:
+    settings = _settings(arguments)
+    spec = WorkloadSpec(
+        arguments.model, arguments.weights, tuple(arguments.option), settings.run.device, _threads(settings)
+    )
+    return _start(spec, arguments.name, arguments.session, settings, arguments)
+
+
+def resume(arguments: argparse.Namespace) -> int:
+    from forge_tui.verbs.show import session_path
+
+    session = Session.open(session_path(arguments.session))
+    settings = _settings(arguments)
+    if arguments.headless:
+        from forge_tui.verbs.work import run_headless, spec_of
+
+        try:
+            return run_headless(session, spec_of(session), settings, arguments.json)
+        except SessionLocked as locked:
+            raise UserInputError(
+                f"{locked}; watch it with `forge-tui resume {session.path}` (without --headless) or `forge-tui log -f`"
+            ) from None
+    from forge_tui.verbs.screen import show_session
+
+    return show_session(session, settings)
+
+
+def _start(spec: WorkloadSpec, name: str, folder: str, settings: Settings, arguments: argparse.Namespace) -> int:
+    from forge_tui.verbs.work import new_session, run_headless, session_name
+
+    session = new_session(name or session_name(spec.source), spec, folder)
+    if arguments.headless:
+        return run_headless(session, spec, settings, arguments.json)
+    from forge_tui.verbs.screen import show_session
+
+    return show_session(session, settings)
+
+
+def _threads(settings: Settings) -> int:
+    from forge_tui.engine.options import options_from
+
+    return options_from(settings).threads
+
+
+def _settings(arguments: argparse.Namespace, defaults: dict[str, str] | None = None) -> Settings:
+    """Settings in force: flags over environment over file over a verb's own defaults."""
+    flags: dict[str, Any] = {
+        "budget.minutes": arguments.minutes, "budget.attempts": arguments.attempts, "search.strategy": arguments.strategy, "llm.model": arguments.llm,
+        "llm.api_base": arguments.api_base, "budget.dollars": arguments.dollars, "run.threads": arguments.threads, "run.python": arguments.python,
+        "ui.ascii": "true" if arguments.ascii else None, "ui.mouse": "false" if arguments.no_mouse else None,
+    }  # fmt: skip
+    for text in arguments.set:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UserInputError(f"--set {text}: write KEY=VALUE, such as --set search.c=0.5")
+        flags[key.strip()] = value.strip()
+    loaded = load({k: v for k, v in flags.items() if v is not None})
+    for key, value in (defaults or {}).items():
+        if loaded.source(key) == "default":
+            loaded = replace(loaded, settings=loaded.settings.with_value(key, value))
+    for warning in loaded.warnings:
+        say(f"note: {warning}")
+    return loaded.settings
