@@ -23,6 +23,9 @@ MARKS = {
 }  # fmt: skip
 
 
+LEVELS = ("debug", "info", "good", "warn", "bad")  # each shows itself and the more serious ones
+
+
 def session_path(text: str) -> Path:
     """A session by path, by name, or "last" for the one that was active last. Raises UserInputError."""
     given = Path(text).expanduser()
@@ -234,13 +237,14 @@ def print_verdict(verdict: Verdict) -> None:
 def log(arguments: argparse.Namespace) -> int:
     with Reader(session_path(arguments.session)) as reader:
         seen = 0
+        levels = LEVELS[LEVELS.index(arguments.level or "info") :]
         while True:
             rows = reader.log(
-                candidate_id=arguments.node or None,
-                level=arguments.level or None,
+                candidate_id=arguments.node,
+                levels=levels,
+                text=arguments.search,
                 after=seen or None,
-                limit=arguments.lines if not seen else 10_000,
-                search=arguments.search or "",
+                limit=10_000 if seen else arguments.lines,
             )
             for row in rows:
                 if arguments.json:

@@ -86,7 +86,9 @@ async def _narrate(run: Run) -> None:
     """Log lines to stderr as they are stored."""
     seen = 0
     while True:
-        rows = await asyncio.to_thread(run.store.reader.log, level="info", after=seen, limit=1000)
+        rows = await asyncio.to_thread(
+            run.store.reader.log, levels=("info", "good", "warn", "bad"), after=seen, limit=1000
+        )
         for row in rows:
             stamp = time.strftime("%H:%M:%S", time.localtime(row.at))
             say(f"{stamp} {row.candidate_id:5} {plain(row.text)}")

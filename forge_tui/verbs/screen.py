@@ -1,0 +1,139 @@
+"""The sessions behind the screen: searches run in this process, sessions of others are watched and steered through their socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from forge_tui.engine.commands import Commands
+from forge_tui.engine.options import options_from
+from forge_tui.engine.run import Run
+from forge_tui.records.command import Acknowledgement, Command
+from forge_tui.records.problem import HarnessProblem, MachineProblem, UserInputError
+from forge_tui.records.views import SessionSummary
+from forge_tui.records.workload import WorkloadSpec
+from forge_tui.settings.schema import Settings
+from forge_tui.store.control import send as send_to_owner
+from forge_tui.store.control import serve
+from forge_tui.store.home import list_sessions
+from forge_tui.store.lock import SessionLocked, read_owner
+from forge_tui.store.reader import Reader
+from forge_tui.store.session import Session
+from forge_tui.tui.source import OpenSession
+from forge_tui.verbs.work import session_name, spec_of
+
+
+class Sessions:
+    """The screen's `Home`: lists, opens, starts and deletes sessions. One per app."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._runs: dict[Path, tuple[Run, asyncio.Task[None]]] = {}
+
+    async def sessions(self) -> Sequence[SessionSummary]:
+        return await asyncio.to_thread(list_sessions)
+
+    async def open(self, path: str) -> OpenSession:
+        """Become the session's owner and go on with its search, or watch it when another process has it."""
+        session = await asyncio.to_thread(Session.open, Path(path))
+        running = self._runs.get(session.path)
+        if running is not None and not running[1].done():
+            return self._owned(session, running[0])
+        try:
+            run = await asyncio.to_thread(Run, session, spec_of(session), self._settings)
+        except SessionLocked:
+            return self._watched(session)
+        return self._begin(session, run)
+
+    async def new(self, source: str) -> OpenSession:
+        spec = WorkloadSpec(source, device=self._settings.run.device, threads=options_from(self._settings).threads)
+        session = await asyncio.to_thread(Session.create, None, session_name(source), spec)
+        return await self.open(str(session.path))
+
+    async def delete(self, path: str) -> None:
+        session = Session.open(Path(path)) if (Path(path) / "session.db").exists() else None
+        if session is not None and read_owner(session.lock).state == "live":
+            raise UserInputError(f"{session.name} is being worked on; stop it before deleting it")
+        await asyncio.to_thread(shutil.rmtree, path)
+
+    async def doctor(self) -> str:
+        from forge_tui.verbs.doctor import findings, report
+
+        return await asyncio.to_thread(lambda: report(list(findings())))
+
+    async def close(self) -> None:
+        """Let go of every session this app works on; their searches resume later."""
+        for run, task in self._runs.values():
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            await run.close()
+        self._runs.clear()
+
+    def _begin(self, session: Session, run: Run) -> OpenSession:
+        commands = Commands(run)
+
+        async def handle(command: Command) -> Acknowledgement:
+            answer = await commands(command, "socket")
+            if commands.quit_requested:
+                asyncio.get_running_loop().call_soon(asyncio.ensure_future, self._let_go(session.path))
+            return answer
+
+        async def work() -> None:
+            async with serve(session, handle):
+                # The problem is in the log already; the session stays open so that it can be read.
+                with contextlib.suppress(UserInputError, MachineProblem, HarnessProblem):
+                    await run.go()
+                await asyncio.Event().wait()
+
+        self._runs[session.path] = (run, asyncio.create_task(work()))
+        return self._owned(session, run, commands)
+
+    def _owned(self, session: Session, run: Run, commands: Commands | None = None) -> OpenSession:
+        steer = commands or Commands(run)
+
+        async def send(command: Command) -> Acknowledgement:
+            return await steer(command, "key")
+
+        async def close(what: str) -> None:
+            if what == "stop":
+                await self._let_go(session.path)
+
+        return OpenSession(session.name, run.store.reader, send, False, close, str(Path.cwd()))
+
+    def _watched(self, session: Session) -> OpenSession:
+        reader = Reader(session.path)
+
+        async def send(command: Command) -> Acknowledgement:
+            return await send_to_owner(session, command)
+
+        async def close(what: str) -> None:
+            reader.close()
+
+        return OpenSession(session.name, reader, send, True, close, str(Path.cwd()))
+
+    async def _let_go(self, path: Path) -> None:
+        run, task = self._runs.pop(path, (None, None))
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        if run is not None:
+            await run.close()
+
+
+def show_home(settings: Settings) -> int:
+    """The session list. Returns the exit code."""
+    from forge_tui.tui.app import run_app
+
+    return run_app(Sessions(settings), settings)
+
+
+def show_session(session: Session, settings: Settings) -> int:
+    """One session on the main screen: worked on here, or watched. Returns the exit code."""
+    from forge_tui.tui.app import run_app
+
+    return run_app(Sessions(settings), settings, open_path=str(session.path))
