@@ -103,7 +103,10 @@ class OpenSession:
     """A session that the home screen opened.
 
     readonly: another process owns the run; commands travel to it through `send` all the same.
-    close: releases what was opened; told whether a search of ours keeps running ("keep") or stops ("stop").
+    close: releases what was opened, told how we leave: "keep" (our search goes on without a screen), "stop" (it ends
+        and can be resumed), "leave" (nothing of ours runs), "signal" (terminal lost or told to end).
+    take_over: makes this process the owner; raises UserInputError when the owner lives and won't let go.
+    can_keep: whether a search of ours can go on without the screen.
     """
 
     name: str
@@ -111,7 +114,8 @@ class OpenSession:
     send: Send
     readonly: bool = False
     close: Callable[[str], Awaitable[None]] | None = None
-    export_folder: str = ""
+    take_over: Callable[[], Awaitable[OpenSession]] | None = None
+    can_keep: bool = False
 
 
 class Home(Protocol):

@@ -1,0 +1,53 @@
+"""Runs the app on the fake source in a real terminal: what the pty tests and the bench start.
+
+usage: fake_app.py [CARDS] [NODES] [STATE] [--ascii] [--theme NAME] [--readonly] [--home] [--live RATE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parent)]
+
+from fake_source import FakeHome, FakeSource
+
+from forge_tui.tui.app import ForgeApp, Options, run_app
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("cards", type=int, nargs="?", default=50)
+    parser.add_argument("nodes", type=int, nargs="?", default=120)
+    parser.add_argument("state", nargs="?", default="paused")
+    parser.add_argument("--ascii", action="store_true")
+    parser.add_argument("--theme", default="")
+    parser.add_argument("--readonly", action="store_true")
+    parser.add_argument("--home", action="store_true")
+    parser.add_argument("--live", type=float, default=0.0)
+    args = parser.parse_args()
+    options = Options(theme=args.theme, ascii=args.ascii)
+    if args.home:
+        app = ForgeApp(home=FakeHome(), options=options)
+    else:
+        source = FakeSource(args.cards, args.nodes, args.state)
+        app = ForgeApp(source, source.send, args.readonly, options=options)
+        if args.live:
+
+            class Live(type(app)):  # type: ignore[misc]
+                def on_ready(self) -> None:
+                    self.set_interval(1 / args.live, self.tick)
+
+                def tick(self) -> None:
+                    source.grow(1, 10)
+                    self.nudge()
+
+            app.__class__ = Live
+    how, code = run_app(app)
+    print(how)
+    return code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
