@@ -1,0 +1,238 @@
+"""Timing of one candidate with its checks: kept calls are compared, unseen contents cost what seen ones do, clocks agree.
+
+Threats and answers: skipping work only when timed (every pair keeps a randomly chosen call's outputs, both sides pay
+for it); caching by pointer or by content (contents move between buffers all the time, and a batch on contents that no
+call has seen must take the usual time); work outside the claimed interval (the judge's own clock explains every
+sample, and batches of N and 2N calls have the claimed slope).
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from forge_tui.judge.buffers import Buffers
+from forge_tui.judge.examine import Examination, Ledger, check_memory, raise_outcome, same_bits
+from forge_tui.judge.floor import IMPOSSIBLE
+from forge_tui.judge.pool import TrialPool
+from forge_tui.judge.samples import compact, like
+from forge_tui.judge.sides import EagerSide, Rejected, RunSide
+from forge_tui.judge.timing import SETTLE_S, Pairs, batch_size, interleave, slope_ns, unexplained_ns
+from forge_tui.judge.trials import roles
+
+# Trials whose values are like the captured ones: special values and extreme magnitudes would time slow paths.
+TIMED = ("captured", "permuted", "redrawn", "parameters changed", "signs flipped")
+BLOCK_PAIRS = 5  # contents move to other buffers after so many pairs
+INSIDE_SHARE = 0.8  # claimed >= 0.8 x outside slope - resolution
+UNEXPLAINED_SHARE = 0.03
+UNSEEN_FACTOR = 1.5
+UNSEEN_ROUNDS = 3
+UNSEEN_MOST_ROUNDS = 12
+CLOCK_TRIES = 3
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much to measure."""
+
+    pairs: int
+    most_pairs: int
+    limit_s: float
+    reversed_start: bool
+
+
+class Contents:
+    """Which trial lies in which input set, moved around between blocks of pairs."""
+
+    def __init__(self, buffers: Buffers, pool: TrialPool, usable: Sequence[int], source: random.Random) -> None:
+        named = [i for i in usable if pool.trials[i].name.split(" 2")[0] in TIMED]
+        self.trials = named or list(usable)
+        self.buffers, self.pool, self.source = buffers, pool, source
+        self.at: list[int] = []
+
+    def move(self) -> None:
+        """Put trials into all sets in a new order."""
+        shift = self.source.randrange(len(self.trials))
+        self.at = [self.trials[(k + shift) % len(self.trials)] for k in range(self.buffers.sets)]
+        for index, trial in enumerate(self.at):
+            self.buffers.write_set(index, self.pool.trials[trial].tensors)
+
+
+def measure(
+    eager: EagerSide,
+    side: RunSide,
+    buffers: Buffers,
+    pool: TrialPool,
+    examined: Examination,
+    effort: Effort,
+    floor_us: float | None,
+    ledger: Ledger,
+    source: random.Random,
+) -> Pairs:
+    """Interleaved pairs with every timing check. Raises Rejected."""
+    contents = Contents(buffers, pool, sorted(examined.results), source)
+    contents.move()
+    batch = batch_size((eager, side), buffers.sets)
+    rechecked = 0
+
+    def between(number: int) -> None:
+        if number and number % BLOCK_PAIRS == 0:
+            check_memory(buffers)
+            contents.move()
+
+    def kept(in_set: int) -> None:
+        nonlocal rechecked
+        _recheck(pool, examined, contents.at[in_set], [t.clone() for t in buffers.slot_tensors(0)])
+        rechecked += 1
+
+    measured = interleave(
+        eager, side, batch, buffers.sets, source, effort.pairs, effort.most_pairs, effort.limit_s,
+        effort.reversed_start, between, kept,
+    )  # fmt: skip
+    side.check_quiet()
+    check_memory(buffers)
+    unseen = _unseen(eager, side, buffers, pool, contents, measured, source)
+    ledger.passed("recheck", f"{rechecked} timed calls compared; {unseen}")
+    ledger.passed("wall", _clocks(side, measured))
+    median = statistics.median(s.us for s in measured.candidate)
+    _check_floor(median, floor_us, ledger)
+    return measured
+
+
+def _recheck(pool: TrialPool, examined: Examination, trial: int, results: list[torch.Tensor]) -> None:
+    """A timed call's results against the verified ones; where bits differ, against the error rule."""
+    known = examined.results[trial]
+    if all(same_bits(a, b) for a, b in zip(results, known, strict=True)):
+        return
+    outcome = pool.check(trial, results)
+    if outcome.problem is None:
+        return
+    if outcome.problem.blame != "candidate":
+        raise_outcome(outcome.problem)
+    line = f"a timed call gave a wrong result, a checked one did not: {outcome.problem.line}"
+    raise Rejected(outcome.problem.kind, "recheck", line, stage="correct")
+
+
+def _unseen(
+    eager: EagerSide,
+    side: RunSide,
+    buffers: Buffers,
+    pool: TrialPool,
+    contents: Contents,
+    measured: Pairs,
+    source: random.Random,
+) -> str:
+    """Batches on contents no call has seen, every call's outputs kept by both sides. Raises Rejected.
+
+    The candidate's time on unseen contents over its usual one may exceed eager's same factor by UNSEEN_FACTOR. What
+    both wrote is compared coarsely (there is no reference for these contents).
+    """
+    usual_eager = statistics.median(s.us for s in measured.baseline)
+    usual_ours = statistics.median(s.us for s in measured.candidate)
+    eager_factor = our_factor = float("inf")
+    # A few microseconds of cold code and caches weigh much on a tiny kernel.
+    slack = 5.0 / usual_ours
+    for number in range(UNSEEN_MOST_ROUNDS):
+        theirs, ours = _unseen_round(eager, side, buffers, pool, contents, source)
+        # Load from elsewhere only adds time, while a cheat can't be fast on contents it has not seen: best rounds count.
+        eager_factor = min(eager_factor, theirs / usual_eager)
+        our_factor = min(our_factor, ours / usual_ours)
+        fine = our_factor <= max(1.0, eager_factor) * UNSEEN_FACTOR + slack
+        if fine and number + 1 >= UNSEEN_ROUNDS:
+            return f"unseen contents cost {our_factor:.2f}x the usual time, eager {eager_factor:.2f}x"
+    line = (
+        f"calls on contents it has not seen take {our_factor:.1f}x the usual time (eager {eager_factor:.1f}x): "
+        "results are kept from earlier calls"
+    )
+    raise Rejected("impossible time", "recheck", line, stage="correct")
+
+
+def _unseen_round(
+    eager: EagerSide,
+    side: RunSide,
+    buffers: Buffers,
+    pool: TrialPool,
+    contents: Contents,
+    source: random.Random,
+) -> tuple[float, float]:
+    """One call per set on new contents by each side: claimed us per call (eager, candidate)."""
+    sets = buffers.sets
+    for index in range(sets):
+        buffers.write_set(index, unseen_inputs(pool, pool.trials[contents.at[index]].tensors, source))
+    time.sleep(SETTLE_S)
+    theirs, _ = eager.run(sets, 0, (0, sets))
+    expected = [[t.clone() for t in buffers.slot_tensors(k)] for k in range(sets)]
+    for k in range(sets):
+        buffers.poison_slot(k, 0, k)
+    time.sleep(SETTLE_S)
+    ours, _ = side.run(sets, 0, (0, sets))
+    for k in range(sets):
+        _coarse(buffers.slot_tensors(k), expected[k])
+    return theirs / sets / 1000, ours / sets / 1000
+
+
+def unseen_inputs(pool: TrialPool, tensors: Sequence[torch.Tensor], source: random.Random) -> list[torch.Tensor]:
+    """Legal inputs like these with values no call has seen: data scaled a little and rolled, plain indices rolled."""
+    changed = []
+    for tensor, role in zip(tensors, roles(pool.card, pool.samples[0]), strict=True):
+        values = compact(tensor)
+        if role.kind == "data" and not role.sorted:
+            shift = source.randrange(1, max(2, values.numel()))
+            changed.append(
+                like(
+                    tensor,
+                    (values * source.uniform(0.95, 1.05)).to(tensor.dtype).flatten().roll(shift).view(values.shape),
+                )
+            )
+        elif role.kind == "integer" and not role.sorted:
+            shift = source.randrange(1, max(2, values.numel()))
+            changed.append(like(tensor, values.flatten().roll(shift).view(values.shape)))
+        else:
+            changed.append(tensor)
+    return changed
+
+
+def _coarse(results: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+    """Refuse results that are not even near eager's; the error rule proper needs a reference."""
+    for number, (got, want) in enumerate(zip(results, expected, strict=True)):
+        if not got.numel():
+            continue
+        if got.is_complex():
+            got, want = torch.view_as_real(got.resolve_conj()), torch.view_as_real(want.resolve_conj())
+        a, b = got.double().nan_to_num(0.0, 0.0, 0.0), want.double().nan_to_num(0.0, 0.0, 0.0)
+        distance, size = float((a - b).square().mean().sqrt()), float(b.square().mean().sqrt())
+        if distance > 0.05 * size + 1e-30:
+            line = f"output {number} of a timed call on unseen contents is wrong (rms distance {distance:.3g} of {size:.3g})"
+            raise Rejected("numeric", "recheck", line, stage="correct")
+
+
+def _clocks(side: RunSide, measured: Pairs) -> str:
+    """Compare the claims with the judge's clock. Raises Rejected when they disagree."""
+    batch_ns = statistics.median(s.claimed_ns for s in measured.candidate)
+    extra, jitter = unexplained_ns(measured)
+    if extra > UNEXPLAINED_SHARE * batch_ns + jitter:
+        line = f"timing not trusted: {extra / 1000:.0f} us of a {batch_ns / 1000:.0f} us batch pass outside its claim"
+        raise Rejected("impossible time", "wall", line, stage="correct")
+    for _ in range(CLOCK_TRIES):
+        outside, claimed, resolution = slope_ns(side, measured.batch)
+        if claimed >= INSIDE_SHARE * outside - resolution:
+            return (
+                f"claimed {claimed / 1000:.2f} us a call, outside slope {outside / 1000:.2f} +- {resolution / 1000:.2f}"
+            )
+    line = f"timing not trusted: it claims {claimed / 1000:.2f} us a call, the judge's clock sees {outside / 1000:.2f}"
+    raise Rejected("impossible time", "wall", line, stage="correct")
+
+
+def _check_floor(median_us: float, floor_us: float | None, ledger: Ledger) -> None:
+    if floor_us is None:
+        ledger.unknown("floor", "no speed-of-light bound was measured")
+        return
+    if median_us < IMPOSSIBLE * floor_us:
+        line = f"{median_us:.2f} us a call is below the speed-of-light bound of {floor_us:.2f} us: impossible"
+        raise Rejected("impossible time", "floor", line, stage="correct")
+    ledger.passed("floor", f"{median_us:.2f} us against a bound of {floor_us:.2f} us")
