@@ -80,6 +80,7 @@ def candidate_facts(candidate: Candidate) -> list[Fact]:
             "digest": candidate.digest(),
         },
         dumps(candidate),
+        (candidate.candidate_id,),  # an attempt may have been stored before its candidate
 
     )  # fmt: skip
     edges = [

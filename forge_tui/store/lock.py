@@ -68,7 +68,7 @@ class OwnerLock:
     def acquire(cls, path: Path) -> OwnerLock:
         """Become the owner. Raises SessionLocked for a live owner, MachineProblem when the folder can't be written."""
         try:
-            with _guard(path):
+            with guarded(path):
                 removed = _clear(path)
                 return cls(path, _publish(path), removed)
         except OSError as error:
@@ -79,14 +79,14 @@ class OwnerLock:
         if self._fd < 0:
             return
         fd, self._fd = self._fd, -1
-        with contextlib.suppress(OSError), _guard(self.path):
+        with contextlib.suppress(OSError), guarded(self.path):
             if _same_file(self.path, fd):
                 self.path.unlink()
         os.close(fd)
 
 
 @contextlib.contextmanager
-def _guard(path: Path) -> Iterator[None]:
+def guarded(path: Path) -> Iterator[None]:
     """Serialise those who take or release, for the moment that takes."""
     fd = os.open(path.with_name(path.name + ".guard"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:

@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 
 from forge_tui.records.card import Card
 from forge_tui.records.codec import loads
-from forge_tui.records.views import CardRow, ModelRow, RunStatus
+from forge_tui.records.views import CardRow, ModelRow, RunStatus, SessionSummary
 from forge_tui.records.workload import Captured, Loaded, ModelVerdict, WorkloadSpec
 from forge_tui.store.lists import measured
 from forge_tui.store.lock import read_owner
+from forge_tui.store.schema import FACTS
 
 T = TypeVar("T")
 RATE_WINDOW_S = 300.0  # candidates per minute are counted over the last five minutes of work
@@ -202,3 +203,28 @@ def _estimate(eager_ms: float | None, cards: list[CardRow]) -> float | None:
         if card.state == "champion" and card.speedup and card.share is not None:
             saved += card.share * (1 - 1 / card.speedup)
     return eager_ms * (1 - saved)
+
+
+def summary(db: sqlite3.Connection, session: Path) -> SessionSummary:
+    """One line of the home screen; counts only, whatever the size of the trees."""
+    spec, loaded = latest(db, "spec", WorkloadSpec), latest(db, "loaded", Loaded)
+    verdict = latest(db, "model verdict", ModelVerdict)
+    name = db.execute("SELECT subject FROM note WHERE kind = 'name' ORDER BY seq DESC LIMIT 1").fetchone()
+    cards = db.execute("SELECT count(DISTINCT card_id) FROM card").fetchone()[0]
+    faster = db.execute("SELECT count(DISTINCT card_id) FROM node WHERE worthy = 1").fetchone()[0]
+    dollars = db.execute("SELECT coalesce(sum(cost_usd), 0) FROM llm_call WHERE phase = 'reply'").fetchone()[0]
+    ends = [db.execute(f"SELECT at FROM {table} ORDER BY seq DESC LIMIT 1").fetchone() for table in (*FACTS, "log")]
+    event = db.execute("SELECT event FROM run ORDER BY seq DESC LIMIT 1").fetchone()
+    owner = read_owner(session / "owner.lock")
+    return SessionSummary(
+        path=str(session),
+        name=name[0] if name else session.name,
+        model=(loaded.name if loaded else "") or (spec.source if spec else ""),
+        device=spec.device if spec else "",
+        state=_state(event[0] if event else "", owner.state, owner.mine),
+        cards=int(cards),
+        faster=int(faster),
+        model_speedup=verdict.timing.speedup if verdict and verdict.timing else None,
+        dollars=float(dollars),
+        last_activity=max((row[0] for row in ends if row), default=0.0),
+    )

@@ -22,7 +22,17 @@ from forge_tui.records.codec import RecordError, loads
 from forge_tui.records.llm import LlmReply, LlmRequest
 from forge_tui.records.problem import HarnessProblem, MachineProblem
 from forge_tui.records.verdict import Measurement, Verdict
-from forge_tui.records.views import AttemptRow, CardRow, Changes, LlmCallRow, LogRow, ModelRow, NodeRow, RunStatus
+from forge_tui.records.views import (
+    AttemptRow,
+    CardRow,
+    Changes,
+    LlmCallRow,
+    LogRow,
+    ModelRow,
+    NodeRow,
+    RunStatus,
+    SessionSummary,
+)
 from forge_tui.records.workload import Captured, Loaded, ModelVerdict, WorkloadSpec
 from forge_tui.store import lists, overview, timeline
 from forge_tui.store.blobs import Blobs
@@ -82,6 +92,8 @@ class Reader:
                 raise HarnessProblem(f"the session was read after it was closed: {error}") from None
             except sqlite3.Error as error:
                 raise MachineProblem(damage_line(self.database, error)) from None
+            except (RecordError, json.JSONDecodeError) as error:
+                raise MachineProblem(f"a row of {self.database} can't be understood: {error}") from None
 
     # Lists
 
@@ -282,6 +294,11 @@ class Reader:
         answered = sorted((call for call in self.calls() if call.reply is not None), key=lambda call: call.reply_seq)
         return [(call.request, call.reply) for call in answered if call.reply is not None]
 
+    def summary(self) -> SessionSummary:
+        """The session's line on the home screen."""
+        with self._snapshot() as db:
+            return overview.summary(db, self.path)
+
     def integrity(self) -> Integrity:
         """Check the database, the references between rows and every blob. Slow on purpose; raises nothing for damage."""
         lines: list[str] = []
@@ -300,11 +317,8 @@ class Reader:
 
     def _bodies(self, cls: type[T], query: str, *values: object) -> list[T]:
         with self._snapshot() as db:
-            rows = db.execute(f"SELECT b.seq, b.json FROM body b JOIN ({query}) q ON q.seq = b.seq", values).fetchall()
-        try:
-            return [loads(cls, row[1]) for row in rows]
-        except RecordError as error:
-            raise MachineProblem(f"a row of {self.database} can't be understood: {error}") from None
+            rows = db.execute(f"SELECT b.json FROM ({query}) q JOIN body b ON b.seq = q.seq ORDER BY b.seq", values)
+            return [loads(cls, row[0]) for row in rows]
 
 
 def _json(text: str | None) -> Any:
