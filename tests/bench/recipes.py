@@ -139,6 +139,52 @@ def calls_here() -> dict[str, Call]:
 
 def more(add: Any, r: Any) -> None:
     """Families with their own kernels."""
+    add(
+        "max_pool2d 1x64x112x112",
+        "aten::max_pool2d",
+        self=r(1, 64, 112, 112),
+        kernel_size=[3, 3],
+        stride=[2, 2],
+        padding=[1, 1],
+    )
+    for c, w in ((64, 112), (256, 56), (128, 28), (512, 7), (2048, 7)):
+        vectors = {"weight": r(c), "bias": r(c), "running_mean": r(c), "running_var": r(c).abs()}
+        add(
+            f"batch_norm {c}x{w}x{w}",
+            "aten::batch_norm",
+            input=r(1, c, w, w),
+            **vectors,
+            training=False,
+            momentum=0.1,
+            eps=1e-5,
+            cudnn_enabled=True,
+        )
+    for c, w in ((128, 64), (512, 32)):
+        add(f"group_norm {c}x{w}x{w}", "aten::group_norm", input=r(1, c, w, w), num_groups=32, weight=r(c), bias=r(c))
+    add("adaptive_avg_pool2d 2048x7x7", "aten::adaptive_avg_pool2d", self=r(1, 2048, 7, 7), output_size=[1, 1])
+    add("mean 64x576", "aten::mean.dim", self=r(1, 64, 576), dim=[-1], keepdim=True)
+    add("mean 1x576", "aten::mean.dim", self=r(1, 1, 576), dim=[-1], keepdim=True)
+    add("rsqrt 64x1", "aten::rsqrt", self=r(1, 64, 1).abs())
+    add("embedding 128 of 384", "aten::embedding", weight=r(30522, 384), indices=torch.randint(0, 30522, (1, 128)))
+    add("embedding 16 of 384", "aten::embedding", weight=r(30522, 384), indices=torch.randint(0, 30522, (1, 16)))
+    for h, t, keys, d in (
+        (12, 8, 8, 32),
+        (12, 16, 16, 32),
+        (12, 64, 64, 32),
+        (12, 128, 128, 32),
+        (9, 1, 64, 64),
+        (9, 16, 16, 64),
+        (9, 64, 64, 64),
+    ):
+        q, k, v = (r(1, n, h, d).transpose(1, 2) for n in (t, keys, keys))
+        add(
+            f"attention {h}x{t}x{keys}x{d}",
+            "aten::scaled_dot_product_attention",
+            query=q,
+            key=k,
+            value=v,
+            is_causal=h == 9 and t > 1,
+        )
     for m, k, n in (
         (1, 576, 1536),
         (1, 1536, 576),

@@ -61,7 +61,7 @@ def spec_of(
 def call(op: str, **given: Any) -> Call:
     """A call with eager's outputs in its key. Arguments by schema name; the rest take the schema's defaults."""
     schema = overload(op)._schema
-    arguments = {a.name: given[a.name] if a.name in given else a.default_value for a in schema.arguments}
+    arguments = {a.name: given.get(a.name, a.default_value) for a in schema.arguments}
     args, tensors = [], []
     for name, value in arguments.items():
         kind = kind_of(value)

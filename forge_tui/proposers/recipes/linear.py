@@ -68,12 +68,6 @@ def _starts(key: VariantKey, threads: int) -> list[Point]:
 
 
 _KERNEL = """
-// Sums of the lanes of W vectors, v[n] into lane n: 4-lane groups are folded onto each other, then pairs inside a group.
-typedef float v4 __attribute__((vector_size(16)));
-INLINE vf lanes_sums(const vf* v) {
-@SUMS@
-}
-
 constexpr long K = @K@, N = @N@;  // inner size, outputs a row
 constexpr bool BIAS = @HAS_BIAS@;
 
@@ -105,7 +99,7 @@ template <int MR, int NR> INLINE void block(const float* x, const float* w, cons
       vf group[W];
 #pragma GCC unroll 32
       for (int i = 0; i < W; ++i) group[i] = m + i / 4 < MR && n + i % 4 < NR ? acc[(m + i / 4) % MR][(n + i % 4) % NR] : vf{};
-      const vf sums = lanes_sums(group);
+      const vf sums = group_sums(group);
       v4 part[G];
       __builtin_memcpy(part, &sums, sizeof sums);
 #pragma GCC unroll 4
@@ -144,33 +138,6 @@ extern "C" int forge_launch(const forge_args* a) {
   return 0;
 }
 """
-# Folds of two vectors into one: halves, 128-bit lanes, pairs, neighbours. Indices above W - 1 name the second vector.
-_SUMS = {
-    16: """\
-#define FOLD(a, b, p, q) (__builtin_shuffle(a, b, p) + __builtin_shuffle(a, b, q))
-  const vi half0 = {0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23}, half1 = half0 + 8;
-  const vi lane0 = {0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27}, lane1 = lane0 + 4;
-  const vi pair0 = {0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29}, pair1 = pair0 + 2;
-  const vi even = {0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14, 28, 30}, odd = even + 1;
-  vf quad[4];
-#pragma GCC unroll 4
-  for (int e = 0; e < 4; ++e) {
-    const vf x = FOLD(v[e], v[4 + e], half0, half1), y = FOLD(v[8 + e], v[12 + e], half0, half1);
-    quad[e] = FOLD(x, y, lane0, lane1);
-  }
-  const vf r = FOLD(quad[0], quad[1], pair0, pair1), s = FOLD(quad[2], quad[3], pair0, pair1);
-  return FOLD(r, s, even, odd);""",
-    8: """\
-#define FOLD(a, b, p, q) (__builtin_shuffle(a, b, p) + __builtin_shuffle(a, b, q))
-  const vi lane0 = {0, 1, 2, 3, 8, 9, 10, 11}, lane1 = lane0 + 4;
-  const vi pair0 = {0, 1, 8, 9, 4, 5, 12, 13}, pair1 = pair0 + 2;
-  const vi even = {0, 2, 8, 10, 4, 6, 12, 14}, odd = even + 1;
-  vf quad[4];
-#pragma GCC unroll 4
-  for (int e = 0; e < 4; ++e) quad[e] = FOLD(v[e], v[4 + e], lane0, lane1);
-  const vf r = FOLD(quad[0], quad[1], pair0, pair1), s = FOLD(quad[2], quad[3], pair0, pair1);
-  return FOLD(r, s, even, odd);""",
-}
 _PREFETCH = {
     mode: f"""\
 #pragma GCC unroll 32
@@ -195,7 +162,6 @@ def _source(key: VariantKey, point: Point) -> Source:
         "@WEIGHT@": str(weight[0]),
         "@BIAS@": "nullptr" if bias is None else f"(const float*)a->inputs[{bias[0]}].data",
         "@HAS_BIAS@": "false" if bias is None else "true",
-        "@SUMS@": _SUMS[point["width"]],
         "@LINES@": str(lines),
         "@PREFETCH@": _PREFETCH.get(point["prefetch"], "").replace("@LINES@", str(lines)),
         "@UNROLL@": str(point["unroll"]),
@@ -205,7 +171,7 @@ def _source(key: VariantKey, point: Point) -> Source:
     body = _KERNEL
     for mark, text in replacements.items():
         body = body.replace(mark, text)
-    text = vector.assemble(point["width"], point["threads"], (), body)
+    text = vector.assemble(point["width"], point["threads"], (vector.group_sums(point["width"]),), body)
     words = f"unpacked dot products in blocks of {point['mr']}x{point['nr']}, {point['width']} lanes, {point['threads']} thread(s)"
     return Source(text, words)
 

@@ -9,7 +9,18 @@ import random
 from collections import deque
 from collections.abc import Iterator
 
-from forge_tui.proposers.recipes import linear, pointwise, row_norm, softmax
+from forge_tui.proposers.recipes import (
+    attention,
+    batch_norm,
+    embedding,
+    group_norm,
+    linear,
+    max_pool,
+    pointwise,
+    row_mean,
+    row_norm,
+    softmax,
+)
 from forge_tui.proposers.recipes.recipe import Point, Recipe
 from forge_tui.records.candidate import Candidate, Draft
 from forge_tui.records.card import Card, VariantKey
@@ -18,7 +29,13 @@ RECIPES: tuple[Recipe, ...] = (
     pointwise.RECIPE,
     softmax.RECIPE,
     row_norm.RECIPE,
+    group_norm.RECIPE,
+    batch_norm.RECIPE,
+    row_mean.RECIPE,
+    max_pool.RECIPE,
+    embedding.RECIPE,
     linear.RECIPE,
+    attention.RECIPE,
 )
 
 

@@ -67,20 +67,7 @@ def _starts(key: VariantKey, threads: int) -> list[Point]:
 _KERNEL = """
 typedef @IN@ in_t;
 typedef @OUT@ out_t;
-constexpr int U = @UNROLL@;
-
-// Sum of f(x) over a row, in U independent accumulators. `at_rest` is a value whose f is 0.
-template <class F> INLINE float row_sum(const in_t* x, long n, float at_rest, F f) {
-  vf s[U] = {};
-  long i = 0;
-  for (; i + U * W <= n; i += U * W)
-#pragma GCC unroll 4
-    for (int k = 0; k < U; ++k) s[k] += f(load(x + i + k * W));
-  for (; i + W <= n; i += W) s[0] += f(load(x + i));
-  if (i < n) s[0] += f(load(x + i, n - i, at_rest));
-  for (int k = 1; k < U; ++k) s[0] += s[k];
-  return lanes_sum(s[0]);
-}
+constexpr int U = @UNROLL@;  // accumulators
 
 extern "C" int forge_launch(const forge_args* a) {
   const in_t* in = (const in_t*)a->inputs[@INPUT@].data;
@@ -102,21 +89,17 @@ extern "C" int forge_launch(const forge_args* a) {
 """
 _STATISTICS = {
     "two passes": """\
-      const float anchor = row_sum(x, n, 0.0f, [](vf v) { return v; }) / n;
+      const float anchor = (float)(row_sum<U>(x, n, 0.0f, [](vf v) { return v; }) / n);
 """,
     "one shifted pass": """\
       const float anchor = n < W ? get(x[0]) : lanes_sum(load(x)) / W;
 """,
     "one pass": """\
-      const float variance = row_sum(x, n, 0.0f, [](vf v) { return v * v; }) / n;
+      const float variance = (float)(row_sum<U>(x, n, 0.0f, [](vf v) { return v * v; }) / n);
 """,
 }
-
 _CENTRED = """\
-      vf sums = {};
-      const float squares = row_sum(x, n, anchor, [&](vf v) { v -= anchor; sums += v; return v * v; });
-      const float shift = lanes_sum(sums) / n, difference = squares / n - shift * shift;
-      const float variance = difference < 0.0f ? 0.0f : difference;
+      const auto [shift, variance] = row_moments<U>(x, n, anchor);
 """
 
 
@@ -156,7 +139,13 @@ def _source(key: VariantKey, point: Point) -> Source:
     for mark, text in replacements.items():
         body = body.replace(mark, text)
     dtypes = [t.dtype for t in (*key.tensors, *key.outputs)]
-    text = vector.assemble(point["width"], point["threads"], (vector.SUM,), body, dtypes)
+    text = vector.assemble(
+        point["width"],
+        point["threads"],
+        (vector.SUM, vector.ROW_SUM, vector.ROW_MOMENTS if centred else ""),
+        body,
+        dtypes,
+    )
     words = (
         f"statistics in {point['statistics']}, {point['width']} lanes x {point['unroll']}, {point['threads']} thread(s)"
     )

@@ -187,8 +187,109 @@ def table(tail: tuple[float, tuple[tuple[float, ...], ...]]) -> str:
     """C++ text of `tail(vf)` for one of the coefficient tables above. Widths 8 and 16 only."""
     limit, rows = tail
     lines = ["  {" + ", ".join(f"{value:.9g}f" for value in row) + "}," for row in rows]
-    text = _TABLE.replace("@ROWS@", "\n".join(line.replace("0f,", "0f,") for line in lines))
+    text = _TABLE.replace("@ROWS@", "\n".join(lines))
     return text.replace("@LIMIT@", str(limit))
+
+
+_GROUP_SUMS = """
+// Sums of the lanes of W vectors, v[n] into lane n: 4-lane groups are folded onto each other, then pairs inside a group.
+typedef float v4 __attribute__((vector_size(16)));
+#define FOLD(a, b, p, q) (__builtin_shuffle(a, b, p) + __builtin_shuffle(a, b, q))
+INLINE vf group_sums(const vf* v) {
+@FOLDS@}
+"""
+
+# Folds of two vectors into one: halves, 128-bit lanes, pairs, neighbours. Indices above W - 1 name the second vector.
+_FOLDS = {
+    16: """\
+  const vi half0 = {0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23}, half1 = half0 + 8;
+  const vi lane0 = {0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27}, lane1 = lane0 + 4;
+  const vi pair0 = {0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29}, pair1 = pair0 + 2;
+  const vi even = {0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14, 28, 30}, odd = even + 1;
+  vf quad[4];
+#pragma GCC unroll 4
+  for (int e = 0; e < 4; ++e) {
+    const vf x = FOLD(v[e], v[4 + e], half0, half1), y = FOLD(v[8 + e], v[12 + e], half0, half1);
+    quad[e] = FOLD(x, y, lane0, lane1);
+  }
+  const vf r = FOLD(quad[0], quad[1], pair0, pair1), s = FOLD(quad[2], quad[3], pair0, pair1);
+  return FOLD(r, s, even, odd);
+""",
+    8: """\
+  const vi lane0 = {0, 1, 2, 3, 8, 9, 10, 11}, lane1 = lane0 + 4;
+  const vi pair0 = {0, 1, 8, 9, 4, 5, 12, 13}, pair1 = pair0 + 2;
+  const vi even = {0, 2, 8, 10, 4, 6, 12, 14}, odd = even + 1;
+  vf quad[4];
+#pragma GCC unroll 4
+  for (int e = 0; e < 4; ++e) quad[e] = FOLD(v[e], v[4 + e], lane0, lane1);
+  const vf r = FOLD(quad[0], quad[1], pair0, pair1), s = FOLD(quad[2], quad[3], pair0, pair1);
+  return FOLD(r, s, even, odd);
+""",
+}
+
+ROW_SUM = """
+// Sum of f(x) over a row in U independent accumulators; f(at_rest) is 0. Long rows go in blocks whose sums are added in
+// double, so that rounding does not pile up in one accumulator.
+template <int U, class T, class F> INLINE float block_sum(const T* x, long n, float at_rest, F f) {
+  vf s[U] = {};
+  long i = 0;
+  for (; i + U * W <= n; i += U * W)
+#pragma GCC unroll 8
+    for (int k = 0; k < U; ++k) s[k] += f(load(x + i + k * W));
+  for (; i + W <= n; i += W) s[0] += f(load(x + i));
+  if (i < n) s[0] += f(load(x + i, n - i, at_rest));
+  for (int k = 1; k < U; ++k) s[0] += s[k];
+  return lanes_sum(s[0]);
+}
+template <int U, class T, class F> INLINE double row_sum(const T* x, long n, float at_rest, F f) {
+  if (n <= 2048) return block_sum<U>(x, n, at_rest, f);
+  double sum = 0.0;
+  for (long i = 0; i < n; i += 1024) sum += block_sum<U>(x + i, n - i < 1024 ? n - i : 1024, at_rest, f);
+  return sum;
+}
+"""
+
+ROW_MOMENTS = """
+// Sums of (x - anchor) and (x - anchor)^2 over a row, as row_sum does it.
+template <int U, class T> INLINE void block_moments(const T* x, long n, float anchor, float& sum, float& squares) {
+  vf s[U] = {}, q[U] = {};
+  long i = 0;
+  for (; i + U * W <= n; i += U * W)
+#pragma GCC unroll 8
+    for (int k = 0; k < U; ++k) {
+      const vf v = load(x + i + k * W) - anchor;
+      s[k] += v;
+      q[k] += v * v;
+    }
+  for (; i < n; i += W) {
+    const vf v = (i + W <= n ? load(x + i) : load(x + i, n - i, anchor)) - anchor;
+    s[0] += v;
+    q[0] += v * v;
+  }
+  for (int k = 1; k < U; ++k) s[0] += s[k], q[0] += q[k];
+  sum = lanes_sum(s[0]);
+  squares = lanes_sum(q[0]);
+}
+
+// Mean as anchor + shift, and the variance. The anchor is a float, so x - anchor loses nothing to a common offset.
+struct moments { float shift, variance; };
+template <int U, class T> INLINE moments row_moments(const T* x, long n, float anchor) {
+  float s, q;
+  double sum = 0.0, squares = 0.0;
+  for (long i = 0, step = n <= 2048 ? n : 1024; i < n; i += step) {
+    block_moments<U>(x + i, n - i < step ? n - i : step, anchor, s, q);
+    sum += s;
+    squares += q;
+  }
+  const double shift = sum / n, variance = squares / n - shift * shift;
+  return {(float)shift, (float)(variance < 0.0 ? 0.0 : variance)};
+}
+"""
+
+
+def group_sums(width: int) -> str:
+    """C++ text of `group_sums(const vf*)`: the lane sums of `width` vectors at once."""
+    return _GROUP_SUMS.replace("@FOLDS@", _FOLDS[width])
 
 
 def assemble(width: int, team: int, pieces: Iterable[str], body: str, dtypes: Iterable[str] = ()) -> str:
