@@ -6,6 +6,7 @@ switches on only entries that win more than that. Decisions are the same as nati
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
 from collections.abc import Callable, Sequence
@@ -25,6 +26,31 @@ from forge_tui.cast.words import DEVICE_TYPES, CannotGuard, words_of_call
 from forge_tui.records.dtype import DTYPES
 from forge_tui.records.expr import ExprError, value_of
 from forge_tui.records.plan import symbols_of
+
+
+# Which dispatch keys stand for which state, in the order of native/hooks.cpp. None: autocast casts and then calls the
+# operator again; that second call is the one that counts.
+STATE_KEYS: tuple[tuple[str | None, tuple[str, ...]], ...] = (
+    (None, ("AutocastCPU", "AutocastCUDA")),
+    (
+        "functorch",
+        (
+            "FuncTorchDynamicLayerFrontMode", "FuncTorchDynamicLayerBackMode", "FuncTorchBatched", "FuncTorchVmapMode",
+            "FuncTorchGradWrapper", "Functionalize",
+        ),
+    ),
+    ("tracing", ("Tracer",)),
+    ("python_mode", ("Python", "PythonTLSSnapshot", "PreDispatch", "PythonDispatcher")),
+    ("math_bits", ("Negative", "Conjugate", "ZeroTensor")),
+)  # fmt: skip
+
+
+def _known_keys(names: Sequence[str]) -> list[Any]:
+    known = []
+    for name in names:
+        with contextlib.suppress(RuntimeError):  # a key this torch version does not have
+            known.append(torch._C._dispatch_key_parse(name))
+    return known
 
 
 @dataclass
@@ -80,12 +106,12 @@ class PythonHooks:
         self._diagnosing = False
 
     def open(self, key_name: str) -> None:
-        keys = torch._C.DispatchKey
         self._name, self._key = key_name, torch._C._dispatch_key_parse(key_name)
+        self._states = [(reason, _known_keys(names)) for reason, names in STATE_KEYS]
         self._after = torch._C._dispatch_keyset_full_after(self._key)
         self._only = torch._C.DispatchKeySet(self._key)
         allowed = self._only
-        for k in (keys.CPU, keys.CUDA, keys.AutogradCPU, keys.AutogradCUDA, keys.ADInplaceOrView):
+        for k in _known_keys(("CPU", "CUDA", "AutogradCPU", "AutogradCUDA", "ADInplaceOrView")):
             allowed = allowed | torch._C.DispatchKeySet(k)
         self._forbidden = ~allowed.raw_repr()
         fallback = torch.library.Library("_", "IMPL")
@@ -191,18 +217,9 @@ class PythonHooks:
     def _state(self, keyset: Any) -> str | None:
         if not keyset.raw_repr() & self._forbidden:
             return ""
-        keys = torch._C.DispatchKey
-        if keyset.has(keys.AutocastCPU) or keyset.has(keys.AutocastCUDA):
-            return None  # it casts, then calls again; that call counts
-        if keyset.has(keys.Tracer):
-            return "tracing"
-        if any(keyset.has(k) for k in (keys.Negative, keys.Conjugate, keys.ZeroTensor)):
-            return "math_bits"
-        if keyset.has(keys.Python) or keyset.has(keys.PythonTLSSnapshot) or keyset.has(keys.PreDispatch):
-            return "python_mode"
-        for name in ("FuncTorchBatched", "FuncTorchGradWrapper", "FuncTorchDynamicLayerFrontMode", "Functionalize"):
-            if hasattr(keys, name) and keyset.has(getattr(keys, name)):
-                return "functorch"
+        for reason, keys in self._states:
+            if any(keyset.has(k) for k in keys):
+                return reason
         return "other_state"
 
     def _serve(self, hook: _Hook, call: tuple[tuple[int, ...], list[Any]] | None) -> tuple[str, Any]:

@@ -52,7 +52,9 @@ STATES: tuple[State, ...] = (
     State("vmap, func.grad, func.jvp", False, "functorch"),
     State("FakeTensor, make_fx, export, other TorchDispatchMode", False, "python_mode"),
     State("meta tensors", False, "other_state"),
-    State("torch.jit.trace", False, "tracing"),
+    State(
+        "torch.jit.trace", True, "tracing", "the trace records the operator; a kernel may compute the example's values"
+    ),
     State("negative and conjugate views", False, "math_bits"),
     State("torch.compile", False, "", "the cast steps aside while torch compiles; compiled graphs run as compiled"),
     State("other threads", True, "", "in each thread that runs an installed module's forward"),
