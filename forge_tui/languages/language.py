@@ -37,9 +37,14 @@ class Compiled:
 class Language(Protocol):
     """Source to binary. `compile` never raises for a bad candidate: it returns the Problem."""
 
-    name: str
-    tier: str
-    suffix: str
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def tier(self) -> str: ...
+
+    @property
+    def suffix(self) -> str: ...
 
     def probe(self) -> Toolchain | Problem:
         """Find the toolchain. A missing or broken one is a machine Problem with cause and fix in one line."""
