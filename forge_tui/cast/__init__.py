@@ -16,10 +16,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from os import PathLike
+
     from forge_tui.cast.runtime import Cast
 
 
-def load(path: str, accept_host_code: bool | None = None, rebuild: bool = False) -> Cast:
+def load(path: str | PathLike[str], accept_host_code: bool | None = None, rebuild: bool = False) -> Cast:
     """Open a cast for this process; see `runtime.load`. Imported late so that reading a package needs no torch."""
     from forge_tui.cast.runtime import load as load_cast
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from forge_tui.cast.words import CannotGuard, Parameter, device_words, words_of_key
+from forge_tui.cast.words import SCALAR_TYPES, CannotGuard, Parameter, device_words, words_of_key
 from forge_tui.records.card import TensorSpec, VariantKey
 from forge_tui.records.dtype import itemsize
 
@@ -72,7 +72,7 @@ def guard_row(key: VariantKey, schema: Sequence[Parameter]) -> GuardRow:
     rows = tuple(_tensor_guard(key, k, symbols) for k in range(len(key.tensors)))
     if any(not 0 <= m < len(rows) for m in key.mutates):
         raise CannotGuard(f"{key.op} mutates a tensor it doesn't have")
-    return GuardRow(key.op, words, rows, key.mutates, flag_bits(key.flags))
+    return GuardRow(key.op, words, rows, key.mutates, flag_bits(key.flags, key.autocast))
 
 
 def symbol_numbers(key: VariantKey) -> dict[str, int]:
@@ -89,8 +89,6 @@ def symbol_numbers(key: VariantKey) -> dict[str, int]:
 
 def _tensor_guard(key: VariantKey, index: int, symbols: dict[str, int]) -> TensorGuard:
     spec = key.tensors[index]
-    if spec.layout == "strided" and not all(d.exact for d in spec.dims):
-        raise CannotGuard(f"tensor {index} of {key.op} has a size range but fixed strides")
     if spec.shares >= index:
         raise CannotGuard(f"tensor {index} of {key.op} shares with a later one")
     dims = tuple((d.lo, d.hi, d.multiple, -1 if d.exact else symbols[d.symbol]) for d in spec.dims)
@@ -112,9 +110,11 @@ def _same_window(a: TensorSpec, b: TensorSpec) -> bool:
     return (a.dims, a.strides, a.dtype) == (b.dims, b.strides, b.dtype)
 
 
-def flag_bits(flags: Sequence[str]) -> int:
-    """Numerics flags of a key as bits. Raises CannotGuard for a flag this runtime can't watch."""
-    bits = 0
+def flag_bits(flags: Sequence[str], autocast: str) -> int:
+    """Numerics flags and autocast dtype of a key as bits. Raises CannotGuard for what this runtime can't watch."""
+    if autocast and autocast not in SCALAR_TYPES:
+        raise CannotGuard(f"autocast dtype {autocast!r} is not known")
+    bits = autocast_bits(autocast)
     for flag in flags:
         name, _, value = flag.partition("=")
         if name == "deterministic" and value in ("", "1", "true"):
@@ -124,6 +124,11 @@ def flag_bits(flags: Sequence[str]) -> int:
         else:
             raise CannotGuard(f"numerics flag {flag!r} is not known to this runtime")
     return bits
+
+
+def autocast_bits(dtype: str) -> int:
+    """Autocast in force at the call (a composite operator may cast inside itself); "" when it is off there."""
+    return (1 + SCALAR_TYPES[dtype]) << 8 if dtype else 0
 
 
 def strides_of(layout: str, sizes: Sequence[int]) -> tuple[int, ...]:
@@ -174,10 +179,10 @@ def _tensor_mismatch(guard: TensorGuard, seen: Seen, symbols: dict[int, int]) ->
             return "shape"
     if seen.dtype != guard.dtype:
         return "dtype"
-    strict = guard.layout == "strided"
-    wanted = guard.strides if strict else strides_of(guard.layout, seen.sizes)
-    for size, stride, want in zip(seen.sizes, seen.strides, wanted, strict=True):
-        if stride != want and (strict or size != 1):
+    wanted = guard.strides if guard.layout == "strided" else strides_of(guard.layout, seen.sizes)
+    for size, stride, want, recorded in zip(seen.sizes, seen.strides, wanted, guard.strides, strict=True):
+        # The stride of one element moves no address, but eager's result layout may hang on it.
+        if stride != want and not (size == 1 and stride == recorded):
             return "stride"
     if seen.device[0] != guard.device[0] or (guard.device[1] >= 0 and seen.device[1] != guard.device[1]):
         return "device"
@@ -201,6 +206,8 @@ def words_for_people(key: VariantKey) -> list[str]:
     values = [f"{a.name}={a.value[1] if a.kind == 'number' else a.value}" for a in key.scalars]
     if values:
         lines.append("arguments: " + ", ".join(values))
+    if key.autocast:
+        lines.append(f"autocast to {key.autocast} in force")
     lines.append(
         "no gradients wanted" + (f", flags {', '.join(key.flags)}" if key.flags else ", default numerics flags")
     )

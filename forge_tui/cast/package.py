@@ -57,12 +57,13 @@ class Package:
         return data
 
 
-def write_cast(path: str, manifest: CastManifest, members: Mapping[str, bytes]) -> str:
+def write_cast(path: str | os.PathLike[str], manifest: CastManifest, members: Mapping[str, bytes]) -> str:
     """Write a cast atomically and return the file's SHA-256.
 
     members: archive name -> bytes (sources, headers, binaries). Their hashes are put into the manifest; every member
     the entries name must be among them with the hash the entry states. Raises UserInputError, MachineProblem.
     """
+    path = os.fspath(path)
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in members.items()}
     manifest = replace(manifest, members=hashes)
     _check_manifest(path, manifest, tuple(members))
@@ -91,13 +92,14 @@ def write_cast(path: str, manifest: CastManifest, members: Mapping[str, bytes]) 
     return _file_digest(path)
 
 
-def read_manifest(path: str) -> CastManifest:
+def read_manifest(path: str | os.PathLike[str]) -> CastManifest:
     """The checked manifest of a cast; every member's bytes are compared with its hash. Raises UserInputError."""
     return open_cast(path).manifest
 
 
-def open_cast(path: str) -> Package:
+def open_cast(path: str | os.PathLike[str]) -> Package:
     """Check a cast from outside to inside without loading any of it. Raises UserInputError with one line."""
+    path = os.fspath(path)
     digest = _file_digest(path)
     with _opened(path) as archive:
         names = _member_names(archive, path)

@@ -19,14 +19,13 @@ from torch.autograd import forward_ad
 from forge_tui.cast import abi
 from forge_tui.cast.backend import Counters, EntrySpec
 from forge_tui.cast.encode import OutputRow, output_rows, scalars_of
-from forge_tui.cast.guards import DETERMINISTIC, PRECISIONS, Seen, mismatch, strides_of
+from forge_tui.cast.guards import DETERMINISTIC, PRECISIONS, Seen, autocast_bits, mismatch, strides_of
 from forge_tui.cast.keys import operator, schema_of
 from forge_tui.cast.states import REASONS
 from forge_tui.cast.words import DEVICE_TYPES, CannotGuard, words_of_call
 from forge_tui.records.dtype import DTYPES
 from forge_tui.records.expr import ExprError, value_of
 from forge_tui.records.plan import symbols_of
-
 
 # Which dispatch keys stand for which state, in the order of native/hooks.cpp. None: autocast casts and then calls the
 # operator again; that second call is the one that counts.
@@ -81,6 +80,8 @@ class _Active(threading.local):
 def flags_now() -> int:
     """Numerics flags in force, as bits of `guards`."""
     bits = DETERMINISTIC if torch.are_deterministic_algorithms_enabled() else 0
+    if torch.is_autocast_enabled("cpu"):
+        bits |= autocast_bits(str(torch.get_autocast_dtype("cpu")).removeprefix("torch."))
     return bits | PRECISIONS[torch.get_float32_matmul_precision()] << 1
 
 
@@ -303,7 +304,8 @@ def _result(row: OutputRow, tensors: list[torch.Tensor]) -> torch.Tensor:
     if row.alias >= 0:
         return tensors[row.alias]
     sizes = [size if tensor < 0 else tensors[tensor].shape[dim] for size, tensor, dim in row.sizes]
-    strides = row.strides if row.layout == "strided" else strides_of(row.layout, sizes)
+    exact = all(tensor < 0 for _, tensor, _ in row.sizes)
+    strides = row.strides if exact or row.layout == "strided" else strides_of(row.layout, sizes)
     return torch.empty_strided(sizes, strides, dtype=getattr(torch, row.dtype))
 
 

@@ -24,7 +24,7 @@ from forge_tui.records.problem import UserInputError
 OFF = "FORGE_CAST_OFF"
 
 
-def load(path: str, accept_host_code: bool | None = None, rebuild: bool = False) -> Cast:
+def load(path: str | os.PathLike[str], accept_host_code: bool | None = None, rebuild: bool = False) -> Cast:
     """Check a cast and load its kernels into this process.
 
     accept_host_code: consent to native code (see `trust`); None asks the environment and the list of own casts.
@@ -39,7 +39,7 @@ def load(path: str, accept_host_code: bool | None = None, rebuild: bool = False)
     declined: dict[str, str] = {}
     host = [e for e in manifest.entries if e.tier == "T3"]
     if host:
-        notes.append("host code " + trust.require(path, package.digest, accept_host_code))
+        notes.append("host code " + trust.require(package.path, package.digest, accept_host_code))
     here, made = _minor(torch.__version__), _minor(manifest.torch)
     if here != made:
         notes.append(

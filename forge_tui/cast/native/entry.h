@@ -19,7 +19,8 @@ namespace forge {
 enum Layout : int64_t { STRIDED = 0, CONTIGUOUS = 1, CHANNELS_LAST = 2 };
 
 struct TensorGuard {
-  int64_t lo[MAX_DIMS], hi[MAX_DIMS], multiple[MAX_DIMS], stride[MAX_DIMS], symbol[MAX_DIMS];
+  int64_t lo[MAX_DIMS], hi[MAX_DIMS], multiple[MAX_DIMS], symbol[MAX_DIMS];
+  int64_t stride[MAX_DIMS], natural[MAX_DIMS];  // recorded; following from the sizes
   int64_t ndim, dtype, abi_dtype, device, index, layout, align, shares, offset;
   bool has_offset, exact;
 };
@@ -27,6 +28,7 @@ struct TensorGuard {
 struct Output {
   int64_t size[MAX_DIMS], from_tensor[MAX_DIMS], from_dim[MAX_DIMS], stride[MAX_DIMS];
   int64_t alias, ndim, dtype, abi_dtype, layout;
+  bool exact;
 };
 
 struct Memset { std::vector<int64_t> offset, bytes; int64_t value; };
@@ -142,16 +144,18 @@ inline Entry* decode(const int64_t* data, int64_t size) {
       if (t.lo[d] != t.hi[d]) t.exact = false;
       if (t.multiple[d] < 1) r.bad = true;
     }
-    if (t.exact && t.layout != STRIDED) default_strides(t.layout, t.ndim, t.lo, t.stride);
+    default_strides(t.layout, t.ndim, t.lo, t.natural);
     if (t.shares >= (int64_t)e->tensors.size() || t.align < 1) r.bad = true;
     e->exact = e->exact && t.exact;
   }
   e->outputs.resize(r.count(MAX_OUTPUTS));
   for (auto& o : e->outputs) {
     o.alias = r.next(); o.ndim = r.count(MAX_DIMS); o.dtype = r.next(); o.abi_dtype = r.next(); o.layout = r.next();
+    o.exact = true;
     for (int64_t d = 0; d < o.ndim; ++d) {
       o.size[d] = r.next(); o.from_tensor[d] = r.next(); o.from_dim[d] = r.next(); o.stride[d] = r.next();
       if (o.from_tensor[d] >= (int64_t)e->tensors.size()) r.bad = true;
+      if (o.from_tensor[d] >= 0) o.exact = false;
     }
     if (o.alias < 0) ++e->fresh;
     if (o.alias >= (int64_t)e->tensors.size()) r.bad = true;

@@ -7,9 +7,11 @@
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "entry.h"
 
@@ -48,7 +50,7 @@ inline int mismatch(const Entry& e, const View& v) {
     auto sizes = impl->sizes(), strides = impl->strides();
     if ((int64_t)sizes.size() != g.ndim) return R_shape;
     int64_t expected[MAX_DIMS];
-    const int64_t* want = g.stride;
+    const int64_t* natural = g.natural;
     if (g.exact) {
       for (int64_t d = 0; d < g.ndim; ++d) if (sizes[d] != g.lo[d]) return R_shape;
     } else {
@@ -60,11 +62,13 @@ inline int mismatch(const Entry& e, const View& v) {
           seen[s] = true; symbols[s] = sizes[d];
         }
       }
-      if (g.layout != STRIDED) { default_strides(g.layout, g.ndim, sizes.data(), expected); want = expected; }
+      if (g.layout != STRIDED) { default_strides(g.layout, g.ndim, sizes.data(), expected); natural = expected; }
     }
     if ((int64_t)v.tensors[k]->scalar_type() != g.dtype) return R_dtype;
+    // The stride of a dimension of one element moves no address, but eager's result layout may hang on it: besides
+    // the natural one only the recorded one will do.
     for (int64_t d = 0; d < g.ndim; ++d)
-      if (strides[d] != want[d] && !(g.layout != STRIDED && sizes[d] == 1)) return R_stride;
+      if (strides[d] != (g.layout == STRIDED ? g.stride[d] : natural[d]) && !(sizes[d] == 1 && strides[d] == g.stride[d])) return R_stride;
     auto device = impl->device();
     if ((int64_t)device.type() != g.device || (g.index >= 0 && device.index() != g.index)) return R_device;
   }
@@ -91,7 +95,11 @@ inline int mismatch(const Entry& e, const View& v) {
 inline int64_t flags_now() {
   auto& context = at::globalContext();
   int64_t precision = (int64_t)context.float32MatmulPrecision();
-  return (context.deterministicAlgorithms() ? 1 : 0) | precision << 1;
+  int64_t flags = (context.deterministicAlgorithms() ? 1 : 0) | precision << 1;
+  // A composite operator may cast inside itself: autocast in force here is part of what the call means.
+  if (C10_UNLIKELY(!c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutocastCPU)))
+    flags |= (1 + (int64_t)at::autocast::get_autocast_dtype(at::kCPU)) << 8;
+  return flags;
 }
 
 /* State of the call that no kernel supports, or -1. */
@@ -181,7 +189,7 @@ inline at::Tensor new_output(const Output& o, const View& v) {
     size[d] = o.from_tensor[d] < 0 ? o.size[d] : v.tensors[o.from_tensor[d]]->size(o.from_dim[d]);
     stride[d] = o.stride[d];
   }
-  if (o.layout != STRIDED) default_strides(o.layout, o.ndim, size, stride);
+  if (!o.exact && o.layout != STRIDED) default_strides(o.layout, o.ndim, size, stride);
   return at::Tensor(at::detail::empty_strided_cpu(at::IntArrayRef(size, o.ndim), at::IntArrayRef(stride, o.ndim), (at::ScalarType)o.dtype));
 }
 
