@@ -14,7 +14,7 @@ import torch
 from forge_tui.cast.guards import words_for_people
 from forge_tui.cast.owner import Attachment, owner
 from forge_tui.cast.states import EAGER_HOOKS, REASONS, STATES
-from forge_tui.cast.wrap import Wrapped, unwrap, wrap
+from forge_tui.cast.wrap import Wrapped, off, unwrap, wrap
 from forge_tui.records.manifest import CastEntry, CastManifest
 from forge_tui.records.problem import UserInputError
 
@@ -140,11 +140,12 @@ class Installed:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Off for the block, in every thread: installed modules run their own forward."""
+        """Off for the block, in every thread: modules have their own forward again, entries and buffers stay."""
         self._paused = True
         before = owner().switch(self._attachment, False) if self._attachment else 0
         try:
-            yield
+            with off(self._wrapped):
+                yield
         finally:
             self._paused = False
             if self._attachment is not None:

@@ -8,8 +8,9 @@ traces or exports, the wrap steps aside and the original runs.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -36,11 +37,16 @@ class Gate(Protocol):
 
 @dataclass(frozen=True)
 class Wrapped:
-    """What to undo. own: the module's own forward attribute, if it had one."""
+    """What to undo. own: the module's own forward attribute, if it had one; put: what was put in its place.
+
+    plain, cast: the class before and with the cast, equal for a module with its own forward.
+    """
 
     module: torch.nn.Module
     plain: type
+    cast: type
     own: Callable[..., Any] | None
+    put: Callable[..., Any] | None
 
 
 def _around(original: Callable[..., Any], gate: Gate) -> Callable[..., Any]:
@@ -66,8 +72,8 @@ def wrap(module: torch.nn.Module, gate: Gate) -> Wrapped:
     meta: Any = type(plain)
     own = module.__dict__.get("forward")
     if own is not None:
-        module.__dict__["forward"] = _around(own, gate)
-        return Wrapped(module, plain, own)
+        put = module.__dict__["forward"] = _around(own, gate)
+        return Wrapped(module, plain, plain, own, put)
 
     def reduce_ex(self: Any, protocol: Any) -> Any:
         reduced = plain.__reduce_ex__(self, protocol)
@@ -85,15 +91,33 @@ def wrap(module: torch.nn.Module, gate: Gate) -> Wrapped:
         "_forge_cast_plain": plain,
         "_forge_cast_gate": gate,
     }
-    module.__class__ = meta(plain.__name__, (plain,), body)
-    return Wrapped(module, plain, None)
+    module.__class__ = made = meta(plain.__name__, (plain,), body)
+    return Wrapped(module, plain, made, None, None)
+
+
+@contextlib.contextmanager
+def off(wrapped: Sequence[Wrapped]) -> Iterator[None]:
+    """Modules as they were before the wrap, for the block; wraps that others put above stay."""
+    plain = [w for w in wrapped if w.own is None and type(w.module) is w.cast]
+    own = [w for w in wrapped if w.own is not None and w.module.__dict__.get("forward") is w.put]
+    for w in plain:
+        w.module.__class__ = w.plain
+    for w in own:
+        w.module.__dict__["forward"] = w.own
+    try:
+        yield
+    finally:
+        for w in plain:
+            w.module.__class__ = w.cast
+        for w in own:
+            w.module.__dict__["forward"] = w.put
 
 
 def unwrap(wrapped: Wrapped) -> None:
     """Undo `wrap`, in any order with other wraps: closed ones in the middle pass through until those above are off."""
     module = wrapped.module
     if wrapped.own is not None:
-        if module.__dict__.get("forward") is not None:
+        if module.__dict__.get("forward") is wrapped.put:
             module.__dict__["forward"] = wrapped.own
         return
     current: Any = type(module)
