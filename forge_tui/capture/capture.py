@@ -132,9 +132,8 @@ def self_times(groups: list[Group], total_us: float) -> tuple[dict[int, float], 
     cost = call_overhead_us()
     times = {}
     for group in groups:
-        raw = statistics.median(group.run_times) * 1e6
-        calls = statistics.median(group.run_calls)
-        times[group.number] = max(raw - cost * calls, 0.1 * raw)
+        raw = group.seconds * 1e6
+        times[group.number] = max(raw - cost * group.calls, 0.1 * raw)
     total = sum(times.values())
     scale = min(1.0, total_us / total) if total else 1.0
     return {number: value * scale for number, value in times.items()}, scale
@@ -166,8 +165,7 @@ def _pass_one(
             outputs = recorder.run(lambda: _cloned(workload))
             if number == 0 and count > 1:  # the first run fills caches and reads schemas
                 for group in recorder.groups:
-                    group.run_times.clear()
-                    group.run_calls.clear()
+                    group.times.clear()
             elif number and count == 1:
                 break
             progress(stage="watching operators", done=1, total=4, run=number, runs=count)
@@ -191,7 +189,7 @@ def _not_seen(groups: list[Group], times: dict[int, float], total_us: float) -> 
     for group in groups:
         if group.key is None:
             name = (group.operator, group.unseen)
-            calls[name] += int(statistics.median(group.run_calls))
+            calls[name] += group.calls
             spent[name] = spent.get(name, 0.0) + times[group.number]
     return [
         NotSeen(op, count, reason, spent[op, reason] / total_us if total_us else None)
@@ -204,7 +202,7 @@ def _what_was_seen(groups: list[Group]) -> str:
     example: dict[str, str] = {}
     for group in groups:
         reason = group.unseen or group.refused
-        reasons[reason] += max(1, int(statistics.median(group.run_calls or [1])))
+        reasons[reason] += max(1, group.calls)
         example.setdefault(reason, group.operator)
     if not reasons:
         return "nothing reached torch's dispatcher on this thread (compiled, scripted elsewhere, or not torch)"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -103,7 +102,7 @@ def cards_of(
         card = Card(
             card_id=plan.key.digest(),
             key=plan.key,
-            calls=sum(int(statistics.median(g.run_calls)) for g in inside),
+            calls=sum(g.calls for g in inside),
             modules=modules,
             samples=samples,
             op_class=op_class(plan.key),

@@ -60,12 +60,26 @@ def form(key: VariantKey) -> Any:
 
 def _spec_form(spec: TensorSpec) -> Any:
     fixed = spec.sizes if spec.parameter else tuple(n if n <= 1 else -1 for n in spec.sizes)
-    # A stride binds only in a strided layout, and only where there is more than one element to step over.
-    strides = tuple(s if n > 1 else 0 for n, s in zip(spec.sizes, spec.strides, strict=True))
     return (
         spec.name, spec.dtype, spec.layout, spec.device, spec.parameter, spec.shares, fixed,
-        strides if spec.layout == "strided" else (),
+        spec.strides if spec.layout == "strided" else _odd_strides(spec),
     )  # fmt: skip
+
+
+def _odd_strides(spec: TensorSpec) -> tuple[int, ...]:
+    """Strides that don't follow from the sizes (only dimensions of one element have such), -1 elsewhere.
+
+    They move no address, but a guard compares them: members of one family must agree in them.
+    """
+    order = list(range(len(spec.dims) - 1, -1, -1))
+    if spec.layout == "channels_last":
+        order = [1, *range(len(spec.dims) - 1, 1, -1), 0]
+    odd, running = [-1] * len(order), 1
+    for d in order:
+        if spec.strides[d] != running:
+            odd[d] = spec.strides[d]
+        running *= max(1, spec.sizes[d])
+    return tuple(odd)
 
 
 def _fold_alike(numbered: list[tuple[int, Member]]) -> list[Fold]:

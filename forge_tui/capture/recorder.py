@@ -6,6 +6,7 @@ change its result; no tensor is kept alive past the call. Only the thread that c
 
 from __future__ import annotations
 
+import statistics
 import sys
 import threading
 import time
@@ -35,12 +36,17 @@ from forge_tui.records.card import CapturedCall, VariantKey
 from forge_tui.workload.workload import Workload
 
 CHECKED_BYTES = 1 << 20  # inputs up to this size are compared after the call for writes the schema does not declare
+PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 Saved = dict[tuple[int, int], CapturedCall]
 
 
 @dataclass
 class Group:
-    """All calls with one signature. key is None when the call makes no card (`unseen` says why)."""
+    """All calls with one signature. key is None when the call makes no card (`unseen` says why).
+
+    times: seconds inside the operator, per run and call. persistent: per call of the last run the addresses and sizes
+    of its parameters. nbytes: of the inputs' storage windows.
+    """
 
     number: int
     operator: str
@@ -51,10 +57,24 @@ class Group:
     result_alignments: list[int] = field(default_factory=list)
     results: Any = None
     modules: dict[str, None] = field(default_factory=dict)
-    run_times: list[float] = field(default_factory=list)
-    run_calls: list[int] = field(default_factory=list)
+    times: list[list[float]] = field(default_factory=list)
     nbytes: int = 0
+    ordinal: int = 0
     persistent: list[tuple[tuple[int, int], ...]] = field(default_factory=list)
+
+    @property
+    def calls(self) -> int:
+        """Calls in one run (the median, should the model's path vary)."""
+        return int(statistics.median(len(run) for run in self.times)) if self.times else 0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds in one run: per call the median over the runs, so that one disturbed run does not count."""
+        if not self.times:
+            return 0.0
+        if len({len(run) for run in self.times}) > 1:
+            return float(statistics.median(sum(run) for run in self.times))
+        return float(sum(statistics.median(call) for call in zip(*self.times, strict=True)))
 
 
 class Recorder:
@@ -88,9 +108,9 @@ class Recorder:
         self._stack, self._events, self.calls = [], [], 0
         self._name_modules()
         for group in self.groups:
-            group.run_times.append(0.0)
-            group.run_calls.append(0)
+            group.times.append([])
             group.persistent = []
+            group.ordinal = 0
         with _ModuleHooks(self._enter, self._leave), _ThreadCount() as threads, ModeKey(self._hook) as key:
             self._mode = key
             result = once()
@@ -98,7 +118,7 @@ class Recorder:
         if self._events:
             torch.cuda.synchronize()
             for group, start, end in self._events:
-                group.run_times[-1] += start.elapsed_time(end) * 1e-3
+                group.times[-1].append(start.elapsed_time(end) * 1e-3)
             self._events = []
         return result
 
@@ -137,56 +157,70 @@ class Recorder:
         if operator is None:
             operator = self._operators[op] = operator_of(op)
         call = call_of(operator, args, kwargs)
-        foreign = next((name for name, k in self._foreign if keyset.has(k)), "")
+        odd = next((f"reached through {name}" for name, k in self._foreign if keyset.has(k)), "") or odd_tensor(call)
+        index, self.calls = self.calls, self.calls + 1
+        if odd:
+            return self._record_odd(call, op, args, kwargs, odd)
         autocast, flags = numerics_state(call)
         wants_grad = torch.is_grad_enabled() and any(t.requires_grad for t in call.tensors)
-        identity = signature(call, self._persistent, (autocast, flags, wants_grad, foreign))
+        identity = signature(call, self._persistent, (autocast, flags, wants_grad))
         group = self._by_signature.get(identity)
-        index, self.calls = self.calls, self.calls + 1
         blobs = None
-        if self._writer is not None and group is not None and group.key is not None:
-            place = (group.number, group.run_calls[-1])
-            if place in self._wanted:
-                names = [self._parameters.get(t.untyped_storage().data_ptr(), "") for t in call.tensors]
-                blobs = tuple(self._writer.save(t, n) for t, n in zip(call.tensors, names, strict=True))
-                self.saved[place] = CapturedCall(index, blobs)
-        alignments = [alignment_of(t) for t in call.tensors] if not foreign else []
+        if self._writer is not None and group is not None and (group.number, group.ordinal) in self._wanted:
+            names = [self._parameters.get(t.untyped_storage().data_ptr(), "") for t in call.tensors]
+            blobs = tuple(self._writer.save(t, n) for t, n in zip(call.tensors, names, strict=True))
+            self.saved[group.number, group.ordinal] = CapturedCall(index, blobs)
+        alignments = [alignment_of(t) for t in call.tensors]
         before = [_version(t) for t in call.tensors]
-        on_gpu = any(t.is_cuda for t in call.tensors)
-        if on_gpu:
-            start_event, end_event = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start_event.record()
-        start = time.perf_counter()
-        result = op(*args, **kwargs)
-        taken = time.perf_counter() - start
-        if on_gpu:
-            end_event.record()
+        result, taken = self._timed(call, op, args, kwargs)
         if group is None:
-            group = self._new_group(identity, call, result, wants_grad, foreign)
-        if on_gpu:
-            self._events.append((group, start_event, end_event))
-            taken = 0.0
-        self._count(group, call, result, taken, alignments)
-        if group.key is not None and not group.refused:
-            self._check_writes(group, call, before, blobs)
+            group = self._new_group(identity, call, result, wants_grad, autocast, flags)
+        self._count(group, taken)
+        if group.key is not None:
+            self._follow(group, call, result, alignments)
+            if not group.refused:
+                self._check_writes(group, call, before, blobs)
         return result
 
-    def _new_group(self, identity: Any, call: Call, result: Any, wants_grad: bool, foreign: str) -> Group:
-        group = Group(len(self.groups), call.operator.name, None, run_times=[0.0], run_calls=[0])
+    def _record_odd(self, call: Call, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str) -> Any:
+        """A call on something other than plain tensors: run and counted, never looked into."""
+        identity = (call.operator.name, reason)
+        result, taken = self._timed(call, op, args, kwargs)
+        group = self._by_signature.get(identity)
+        if group is None:
+            group = self._add_group(identity, call)
+            group.unseen = reason
+        self._count(group, taken)
+        return result
+
+    def _timed(self, call: Call, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        """Result, and seconds or (on a GPU) a pair of events to be read when the run is over."""
+        if any(t.is_cuda for t in call.tensors):
+            events = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            events[0].record()
+            result = op(*args, **kwargs)
+            events[1].record()
+            return result, events
+        start = time.perf_counter()
+        result = op(*args, **kwargs)
+        return result, time.perf_counter() - start
+
+    def _add_group(self, identity: Any, call: Call) -> Group:
+        group = Group(len(self.groups), call.operator.name, None, times=[[]])
         self.groups.append(group)
         self._by_signature[identity] = group
-        if foreign:
-            group.unseen = f"reached through {foreign}"
-            return group
+        return group
+
+    def _new_group(
+        self, identity: Any, call: Call, result: Any, wants_grad: bool, autocast: str, flags: tuple[str, ...]
+    ) -> Group:
+        group = self._add_group(identity, call)
         try:
-            if any(type(t) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) for t in call.tensors):
-                raise Undescribable("tensor subclass")
             results = results_of(result)
             writes = any(p.writes and v is not None for p, v in zip(call.operator.parameters, call.values, strict=True))
             group.unseen = not_seen(call, results, writes)
             if group.unseen:
                 return group
-            autocast, flags = numerics_state(call)
             group.key = variant_key(call, results, self._persistent, autocast, flags)
         except Undescribable as reason:
             group.unseen = str(reason)
@@ -196,29 +230,36 @@ class Recorder:
         group.nbytes = sum(t.window * _itemsize(t.dtype) for t in group.key.tensors)
         return group
 
-    def _count(self, group: Group, call: Call, result: Any, taken: float, alignments: list[int]) -> None:
-        group.run_times[-1] += taken
-        group.run_calls[-1] += 1
+    def _count(self, group: Group, taken: Any) -> None:
+        if isinstance(taken, float):
+            group.times[-1].append(taken)
+        else:
+            self._events.append((group, *taken))
+        group.ordinal += 1
         if len(group.modules) < 256:
             group.modules.setdefault(self._stack[-1] if self._stack else "", None)
-        if group.key is None:
-            return
+
+    def _follow(self, group: Group, call: Call, result: Any, alignments: list[int]) -> None:
+        """Keep what must hold for every call of the group: result metadata and the least alignment."""
+        key = group.key
         results = results_of(result)
-        if tuple(tensor_signature(t) for t in results) != group.results and not group.refused:
-            group.refused = "the size of its result depends on values"
+        if key is None or tuple(tensor_signature(t) for t in results) != group.results:
+            group.refused = group.refused or "the size of its result depends on values"
+            return
         group.alignments = _least(group.alignments, alignments)
         group.result_alignments = _least(group.result_alignments, [alignment_of(t) for t in results])
         group.persistent.append(
             tuple(
                 (t.data_ptr(), t.numel() * t.element_size())
-                for t, spec in zip(call.tensors, group.key.tensors, strict=True)
+                for t, spec in zip(call.tensors, key.tensors, strict=True)
                 if spec.parameter
             )
         )
 
     def _check_writes(self, group: Group, call: Call, before: list[int], blobs: Any) -> None:
         key = group.key
-        assert key is not None
+        if key is None:
+            return
         for number, tensor in enumerate(call.tensors):
             declared = number in key.mutates or any(key.tensors[number].shares == m for m in key.mutates)
             if declared:
@@ -236,6 +277,20 @@ class Recorder:
             if changed:
                 group.refused = f"writes its argument {key.tensors[number].name!r}, which its schema does not declare"
                 return
+
+
+def odd_tensor(call: Call) -> str:
+    """Why a call's tensors can't be looked at (no plain strided memory), or ""."""
+    for tensor in call.tensors:
+        if type(tensor) not in PLAIN_TYPES:
+            return f"tensor subclass {type(tensor).__name__}"
+        if tensor.layout is not torch.strided:
+            return f"{str(tensor.layout).removeprefix('torch.')} tensor"
+        if tensor.is_quantized:
+            return "quantized tensor"
+        if tensor.device.type not in ("cpu", "cuda"):
+            return f"{tensor.device.type} tensor"
+    return ""
 
 
 def numerics_state(call: Call) -> tuple[str, tuple[str, ...]]:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from forge_tui.records.problem import UserInputError
-from forge_tui.workload.memory import memory_problem
+from forge_tui.workload.memory import memory_problem, readable
 
 BACKENDS = ("CPU", "CUDA", "CompositeImplicitAutograd", "CompositeExplicitAutograd", "AutogradCPU", "AutogradCUDA")
 _INTERNAL = (os.sep + "torch" + os.sep, "<frozen importlib", "forge_tui" + os.sep)
@@ -120,10 +120,7 @@ def guarded(doing: str) -> Iterator[None]:
 
 def told(error: BaseException) -> str:
     """ "model.py:12 > layers.py:7: ValueError: text" on one line, capped."""
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 - an exception whose text can't be made is still an exception
-        text = "(no readable message)"
+    text = readable(error)
     if isinstance(error, SyntaxError) and error.filename:
         where = f"{Path(error.filename).name}:{error.lineno}: "
         text = error.msg or text

@@ -225,24 +225,34 @@ def _weights_watched() -> Iterator[dict[str, bool]]:
         seen["random"] = not torch.equal(before, torch.get_rng_state())
 
 
+class _NoBackward:
+    """Stands in for autograd's engine: a backward pass is noted and refused."""
+
+    def __init__(self, tried: list[str]) -> None:
+        self._tried = tried
+
+    def run_backward(self, *args: Any, **kwargs: Any) -> Any:
+        self._tried.append("a backward pass was started")
+        raise UserInputError(TRAINING.format(what=self._tried[-1]))
+
+
 @contextlib.contextmanager
 def _training_refused() -> Iterator[list[str]]:
-    """Any backward pass or optimiser step inside raises; the list says what was tried, even when the user catches it."""
-    tried: list[str] = []
-    kept = torch.autograd.backward, torch.autograd.grad
+    """Any backward pass or optimiser step inside raises; the list says what was tried, even when the user catches it.
 
-    def refuse(*args: Any, **kwargs: Any) -> Any:
-        tried.append("a backward pass was started")
-        raise UserInputError(TRAINING.format(what=tried[0]))
+    The engine is replaced rather than torch.autograd's functions: torch.compile indexes those by identity.
+    """
+    tried: list[str] = []
 
     def refuse_step(*args: Any, **kwargs: Any) -> None:
         tried.append("an optimizer step was made")
-        raise UserInputError(TRAINING.format(what=tried[0]))
+        raise UserInputError(TRAINING.format(what=tried[-1]))
 
     hook = register_optimizer_step_pre_hook(refuse_step)
-    torch.autograd.backward, torch.autograd.grad = refuse, refuse
+    engine = torch.autograd.Variable._execution_engine
+    torch.autograd.Variable._execution_engine = _NoBackward(tried)
     try:
         yield tried
     finally:
-        torch.autograd.backward, torch.autograd.grad = kept
+        torch.autograd.Variable._execution_engine = engine
         hook.remove()

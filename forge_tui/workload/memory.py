@@ -64,7 +64,7 @@ def memory_problem(error: BaseException, doing: str) -> MachineProblem | None:
     """The machine problem an exception stands for, or None when it isn't about memory."""
     if isinstance(error, MachineProblem):
         return error
-    text = str(error)
+    text = readable(error)
     short = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     if not short and "can't allocate memory" not in text and "CUDA out of memory" not in text:
         return None
@@ -73,6 +73,14 @@ def memory_problem(error: BaseException, doing: str) -> MachineProblem | None:
     free = available_bytes()
     left = "" if free is None or "CUDA" in text else f", {size_text(free)} are free"
     return MachineProblem(f"{doing}: {tried}{left}; the model is too large for this machine, use a smaller one")
+
+
+def readable(error: BaseException) -> str:
+    """The exception's text, even when making it fails."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - an exception whose text can't be made is still an exception
+        return "(no readable message)"
 
 
 def require_room(needed: int, what: str) -> None:
