@@ -197,7 +197,7 @@ def help_text(screen: str, actions: Iterable[Action] = ACTIONS) -> str:
         lines.append(group)
         for action in members:
             keys = " ".join(key_name(k) for k in action.keys)
-            where = f" ({', '.join(action.panes)})" if action.panes else ""
+            where = f" ({', '.join(action.panes)})" if action.panes and ":" not in action.help else ""
             lines.append(f"  {keys:<18} {action.help}{where}")
         lines.append("")
     return "\n".join(lines)

@@ -10,13 +10,13 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING
 
 from textual.app import App
 from textual.screen import Screen
 
 from forge_tui.records.problem import HarnessProblem, MachineProblem, UserInputError
-from forge_tui.tui.actions import ACTIONS, Action, help_text
+from forge_tui.tui.actions import ACTIONS, Action, help_text, load_keymap
 from forge_tui.tui.driver import ForgeDriver
 from forge_tui.tui.glyphs import ASCII, UNICODE
 from forge_tui.tui.palette import Palette, load_theme, theme_names
@@ -25,20 +25,29 @@ from forge_tui.tui.screens.keys import Handler, KeyScreen
 from forge_tui.tui.screens.main import MainScreen
 from forge_tui.tui.source import Home, OpenSession, Reader, Send
 
+if TYPE_CHECKING:
+    from forge_tui.settings.schema import Settings
+
 LIVE = ("running", "paused", "stopping")
 DEFAULT_THEME = "forge-dark"
 NO_COLOR_THEME = "ansi"
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Options:
-    """How the app looks and behaves. theme "": forge-dark, or the terminal's colours when NO_COLOR is set."""
+    """How the app looks and behaves.
+
+    theme "": forge-dark, or the terminal's colours when NO_COLOR is set. flush_hz: screen updates a second while data
+    arrives. on_hangup: "keep" or "stop", what a run of ours does when the terminal goes away.
+    """
 
     theme: str = ""
     theme_folder: Path | None = None
     ascii: bool = False
     mouse: bool = True
+    flush_hz: float = 8.0
+    follow: bool = False
+    on_hangup: str = "keep"
     actions: tuple[Action, ...] = ACTIONS
 
 
@@ -49,7 +58,6 @@ class ForgeApp(App[str], inherit_bindings=False):
     """
 
     ENABLE_COMMAND_PALETTE = False
-    CSS = "Screen { background: $background; layers: base; }"
 
     def __init__(
         self,
@@ -83,6 +91,7 @@ class ForgeApp(App[str], inherit_bindings=False):
         self._first: Screen[None] = self._home_screen() if session is None else self._main_screen(session)
         self._notice = problem or notice
         self._leaving = False
+        self._opening = contextlib.ExitStack()
         self.handlers: dict[str, Handler] = {
             "help": self.show_help,
             "palette": self.show_palette,
@@ -99,7 +108,8 @@ class ForgeApp(App[str], inherit_bindings=False):
         return self._first
 
     def _main_screen(self, session: OpenSession) -> MainScreen:
-        screen = MainScreen(self.look, session)
+        screen = MainScreen(self.look, session, self.options.flush_hz)
+        screen.tree_pane.follow = self.options.follow
         screen.view.load()
         self.session = session
         return screen
@@ -110,6 +120,13 @@ class ForgeApp(App[str], inherit_bindings=False):
         if self.home is None:
             raise HarnessProblem("there is no list of sessions to show")
         return HomeScreen(self.look, self.home)
+
+    def on_load(self) -> None:
+        # Textual paints a screen three times while it mounts; held back, it is sent once.
+        self._opening.enter_context(self.batch_update())
+
+    def on_ready(self) -> None:
+        self._opening.close()
 
     def on_mount(self) -> None:
         loop = asyncio.get_running_loop()
@@ -351,7 +368,43 @@ def choose_theme(options: Options) -> tuple[Palette, str]:
         return load_theme(found[fallback]), str(error)
 
 
-def run_app(app: ForgeApp) -> tuple[str, int]:
-    """Run until the user leaves. Returns how it ended and the exit code (128 + signal when one ended it)."""
-    result: Any = app.run(mouse=app.options.mouse)
-    return (result or "leave"), app.return_code or 0
+def options_of(settings: Settings) -> Options:
+    """The options that the user's settings ask for. Raises UserInputError for a broken keymap."""
+    ui = settings.ui
+    folder = config_folder()
+    no_color = bool(os.environ.get("NO_COLOR"))
+    theme = "" if no_color and ui.theme == DEFAULT_THEME else ui.theme
+    return Options(
+        theme=theme,
+        theme_folder=folder / "themes",
+        ascii=ui.ascii,
+        mouse=ui.mouse,
+        flush_hz=ui.flush_hz,
+        follow=ui.follow,
+        on_hangup=ui.on_hangup,
+        actions=load_keymap(folder / "keymap.toml"),
+    )
+
+
+def config_folder() -> Path:
+    """Where the user's themes and keymap.toml lie."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "forge_tui"
+
+
+def run_app(home: Home, settings: Settings, open_path: str = "") -> int:
+    """Show the list of sessions, or the session at `open_path`, until the user leaves. Returns the exit code.
+
+    A session that can't be opened raises what `home.open` raises, before the terminal is touched. The code is
+    128 + signal when a signal or a lost terminal ended the app.
+    """
+    return asyncio.run(_run(home, options_of(settings), open_path))
+
+
+async def _run(home: Home, options: Options, open_path: str) -> int:
+    try:
+        session = await home.open(open_path) if open_path else None
+        app = ForgeApp(session=session, home=home, options=options)
+        await app.run_async(mouse=options.mouse)
+        return app.return_code or 0
+    finally:
+        await home.close()

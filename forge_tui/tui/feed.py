@@ -1,4 +1,4 @@
-"""News from the store to the screen: one loop, coalesced, at most ten times a second.
+"""News from the store to the screen: one loop, coalesced, at most `1 / flush_s` times a second.
 
 Invariants: the event loop never waits for the store; however often `nudge` is called, one batch is read
 at a time; while the judge times on the CPU the screen reads and paints at most twice a second, since
@@ -18,7 +18,6 @@ from forge_tui.records.views import Changes
 from forge_tui.tui.source import Reader
 
 T = TypeVar("T")
-FLUSH_S = 0.1
 TIMING_FLUSH_S = 0.5
 POLL_S = 1.0
 # What a reader may raise without it being a fault of the screen.
@@ -33,6 +32,7 @@ class Feed:
         reader: Reader,
         on_changes: Callable[[Changes], Awaitable[None]],
         on_problem: Callable[[str], None],
+        flush_s: float,
         poll_s: float = POLL_S,
     ) -> None:
         self.reader = reader
@@ -42,6 +42,7 @@ class Feed:
         self._on_changes = on_changes
         self._on_problem = on_problem
         self._poll_s = poll_s
+        self._flush_s = flush_s
         self._pool = ThreadPoolExecutor(1, "forge-read")
         self._lexing = ThreadPoolExecutor(1, "forge-lex")
         self._wake = asyncio.Event()
@@ -76,7 +77,7 @@ class Feed:
             if self.hold:
                 continue
             await self.step()
-            await asyncio.sleep(TIMING_FLUSH_S if self.timing else FLUSH_S)
+            await asyncio.sleep(max(self._flush_s, TIMING_FLUSH_S if self.timing else 0.0))
 
     async def step(self) -> None:
         """One batch."""

@@ -66,6 +66,20 @@ ASCII = Glyphs(
 )  # fmt: skip
 
 
+class _PlainLetters(dict[int, str]):
+    """Signs in data (a judge's "±", a model's name) that an ASCII terminal can't show, cell for cell."""
+
+    def __missing__(self, code: int) -> str:
+        found = "?" if code > 0x7F else chr(code)
+        self[code] = found
+        return found
+
+
+PLAIN_LETTERS = _PlainLetters(
+    {ord(sign): plain for sign, plain in zip("µ±×…·→←−–—≤≥“”‘’★✓✗", "u~x~->.---<>\"\"''*+x", strict=False)}
+)
+
+
 def bar(glyphs: Glyphs, fraction: float | None, width: int) -> str:
     """A horizontal bar of `width` cells, exact to an eighth of a cell; a missing fraction is an empty bar."""
     if fraction is None:

@@ -33,11 +33,11 @@ KEPT_TREES = 3
 class SessionView:
     """Loads rows and hands them to the panes."""
 
-    def __init__(self, screen: MainScreen, session: OpenSession) -> None:
+    def __init__(self, screen: MainScreen, session: OpenSession, flush_hz: float) -> None:
         self.screen = screen
         self.session = session
         self.reader = session.reader
-        self.feed = Feed(session.reader, self.take, lambda line: screen.say(line, "problem"))
+        self.feed = Feed(session.reader, self.take, lambda line: screen.say(line, "problem"), 1 / flush_hz)
         self.coloured = Coloured()
         self.status: RunStatus | None = None
         self.model: ModelRow | None = None

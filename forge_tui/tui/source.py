@@ -106,6 +106,7 @@ class OpenSession:
     close: releases what was opened, told how we leave: "keep" (our search goes on without a screen), "stop" (it ends
         and can be resumed), "leave" (nothing of ours runs), "signal" (terminal lost or told to end).
     take_over: makes this process the owner; raises UserInputError when the owner lives and won't let go.
+    export_folder: where casts and saved sources go unless the user says otherwise, "" for the present folder.
     can_keep: whether a search of ours can go on without the screen.
     """
 
@@ -114,6 +115,7 @@ class OpenSession:
     send: Send
     readonly: bool = False
     close: Callable[[str], Awaitable[None]] | None = None
+    export_folder: str = ""
     take_over: Callable[[], Awaitable[OpenSession]] | None = None
     can_keep: bool = False
 
@@ -135,3 +137,6 @@ class Home(Protocol):
 
     async def doctor(self) -> str:
         """The doctor's report as plain text."""
+
+    async def close(self) -> None:
+        """Let go of every session this app works on; their searches can be resumed."""

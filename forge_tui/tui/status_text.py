@@ -12,6 +12,7 @@ from forge_tui.tui.glyphs import Glyphs, bar
 from forge_tui.tui.palette import STATE_ROLES
 
 Spans = list[Span]
+SHORT_BELOW = 100
 
 
 def run_line(status: RunStatus, name: str, width: int, glyphs: Glyphs, readonly: bool = False) -> Spans:
@@ -19,10 +20,10 @@ def run_line(status: RunStatus, name: str, width: int, glyphs: Glyphs, readonly:
     symbol = glyphs.play if status.state == "running" else glyphs.states.get(status.state, glyphs.unknown)
     role = STATE_ROLES.get(status.state, "running")
     money = numbers.dollars(status.dollars)
-    if status.dollar_budget is not None:
+    if status.dollar_budget is not None and width >= SHORT_BELOW:
         money += f" of {numbers.dollars(status.dollar_budget)}"
     if status.unpriced_calls:
-        money += f" + {status.unpriced_calls} unpriced"
+        money += f" + {status.unpriced_calls} unpriced" if width >= SHORT_BELOW else "+?"
     rate = "" if status.per_minute is None else f"{status.per_minute:.0f}/min"
     eta = "" if status.eta_s is None or status.state != "running" else f"ETA {numbers.span(status.eta_s)}"
     queue = f"{status.compiling} compiling, {status.queued} queued" if status.compiling or status.queued else ""

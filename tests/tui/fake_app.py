@@ -11,9 +11,24 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parent)]
 
-from fake_source import FakeHome, FakeSource
+from fake_source import FakeHome, FakeSource  # noqa: E402
 
-from forge_tui.tui.app import ForgeApp, Options, run_app
+from forge_tui.tui.app import ForgeApp, Options  # noqa: E402
+
+
+class Live(ForgeApp):
+    """A search goes on: a node and ten log lines, `rate` times a second."""
+
+    def __init__(self, source: FakeSource, rate: float, options: Options) -> None:
+        super().__init__(source, source.send, options=options)
+        self.source, self.rate = source, rate
+
+    def on_ready(self) -> None:
+        self.set_interval(1 / self.rate, self.tick)
+
+    def tick(self) -> None:
+        self.source.grow(1, 10)
+        self.nudge()
 
 
 def main() -> int:
@@ -34,19 +49,9 @@ def main() -> int:
         source = FakeSource(args.cards, args.nodes, args.state)
         app = ForgeApp(source, source.send, args.readonly, options=options)
         if args.live:
-
-            class Live(type(app)):  # type: ignore[misc]
-                def on_ready(self) -> None:
-                    self.set_interval(1 / args.live, self.tick)
-
-                def tick(self) -> None:
-                    source.grow(1, 10)
-                    self.nudge()
-
-            app.__class__ = Live
-    how, code = run_app(app)
-    print(how)
-    return code
+            app = Live(source, args.live, options)
+    print(app.run())
+    return app.return_code or 0
 
 
 if __name__ == "__main__":

@@ -18,8 +18,11 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from forge_tui.tui.cells import Span, fit_spans
-from forge_tui.tui.glyphs import Glyphs
+from forge_tui.tui.glyphs import ASCII, PLAIN_LETTERS, Glyphs
 from forge_tui.tui.palette import Palette
+
+Painted = tuple[list[Span], str]
+"""A line as it was drawn: its runs, and the role of the rest."""
 
 
 @dataclass
@@ -37,6 +40,8 @@ class Look:
 def strip_of(spans: list[Span], width: int, look: Look, fill: str = "text") -> Strip:
     """Spans as a strip of exactly `width` cells; neighbours of one role become one segment."""
     styles = look.palette.styles
+    if look.glyphs is ASCII:
+        spans = [(text if text.isascii() else text.translate(PLAIN_LETTERS), role) for text, role in spans]
     segments: list[Segment] = []
     used = 0
     last_role, last_text = "", ""
@@ -61,11 +66,23 @@ def strip_of(spans: list[Span], width: int, look: Look, fill: str = "text") -> S
     return Strip(segments, width)
 
 
-class LineView(Widget, can_focus=True):
+class LineView(Widget):
     """A scrolling view of lines.
 
-    Subclasses give `line_count` and `spans`. `top`: first line shown. `left`: first cell shown.
+    Subclasses give `line_count` and `spans`. `top`: first line shown. `left`: first cell shown. `active`: has the
+    keys. That is our own flag: Textual's focus restyles and resends the whole screen.
     """
+
+    class Pressed(Message):
+        """The mouse was pressed here."""
+
+        def __init__(self, view: LineView) -> None:
+            super().__init__()
+            self.view = view
+
+        @property
+        def control(self) -> LineView:
+            return self.view
 
     class Scrolled(Message):
         """The view shows other lines now."""
@@ -85,6 +102,14 @@ class LineView(Widget, can_focus=True):
         self.left = 0
         self.view_width = 0
         self.view_height = 0
+        self.active = False
+        self._painted: dict[int, Painted] = {}
+
+    def set_active(self, active: bool) -> None:
+        """Take or lose the keys."""
+        if active != self.active:
+            self.active = active
+            self.repaint(self.top)
 
     def fit_to(self, width: int, height: int) -> None:
         """The view is this large now. Whoever places it says so before the first paint; Resize comes after it."""
@@ -112,24 +137,40 @@ class LineView(Widget, can_focus=True):
         """Role of the rest of a line."""
         return "text"
 
-    def render_line(self, y: int) -> Strip:
-        width = self.size.width
+    def _row(self, y: int) -> Painted:
         line = self.top + y
         if line >= self.line_count():
-            return Strip.blank(width, self.look.palette.styles["text"])
-        return strip_of(self.spans(line, width), width, self.look, self.fill(line))
+            return [], "text"
+        return self.spans(line, self.view_width), self.fill(line)
+
+    def render_line(self, y: int) -> Strip:
+        row = self._painted[y] = self._row(y)
+        return strip_of(row[0], self.size.width, self.look, row[1])
 
     @property
     def rich_style(self) -> Style:
         return self.look.palette.styles["text"]
 
     def repaint(self, first: int = 0, count: int | None = None) -> None:
-        """Repaint these lines of the content (all below `first` without a count) as far as they show."""
-        height = self.view_height
+        """These lines of the content (all below `first` without a count) may have changed: send the cells that did."""
+        height, width = self.view_height, self.view_width
         start = max(0, first - self.top)
         end = height if count is None else min(height, first - self.top + count)
-        if end > start and self.view_width:
-            self.refresh(Region(0, start, self.view_width, end - start))
+        if not width or not self._painted:
+            return
+        regions = []
+        for y in range(start, end):
+            old, new = self._painted.get(y), self._row(y)
+            if old is None:
+                regions.append(Region(0, y, width, 1))
+            elif old != new:
+                left, right = changed_cells(old, new, width)
+                if right > left:
+                    regions.append(Region(left, y, right - left, 1))
+                else:
+                    self._painted[y] = new
+        if regions:
+            self.refresh(*regions)
 
     def scroll_lines(self, delta: int) -> None:
         """Scroll by lines, as far as there are any."""
@@ -177,6 +218,10 @@ class LineView(Widget, can_focus=True):
         event.stop()
         self.scroll_lines(-3)
 
+    def on_click(self, event: events.Click) -> None:
+        event.stop()
+        self.post_message(self.Pressed(self))
+
 
 class CursorView(LineView):
     """A list of items of `item_height` lines with a cursor on one of them."""
@@ -213,13 +258,13 @@ class CursorView(LineView):
         item, part = divmod(line, self.item_height)
         spans = self.item_spans(item, part, width)
         if item == self.cursor and part == 0:
-            role = "cursor" if self.has_focus else "cursor_blurred"
+            role = "cursor" if self.active else "cursor_blurred"
             return [("".join(text for text, _ in spans), role)]
         return spans
 
     def fill(self, line: int) -> str:
         if line == self.cursor * self.item_height:
-            return "cursor" if self.has_focus else "cursor_blurred"
+            return "cursor" if self.active else "cursor_blurred"
         return "text"
 
     def move_to(self, item: int, *, quiet: bool = False) -> None:
@@ -264,6 +309,7 @@ class CursorView(LineView):
 
     def on_click(self, event: events.Click) -> None:
         self.move_to((self.top + event.y) // self.item_height)
+        super().on_click(event)
 
 
 class Line(Widget):
@@ -292,12 +338,7 @@ class Line(Widget):
         width = self.size.width
         if not width:
             return
-        before, after = _cells(old, width), _cells(spans, width)
-        if before is None or after is None:
-            self.refresh()
-            return
-        start = next((k for k in range(width) if before[k] != after[k]), width)
-        end = next((k for k in range(width, start, -1) if before[k - 1] != after[k - 1]), start)
+        start, end = changed_cells((old, self._fill), (spans, self._fill), width)
         if end > start:
             self.refresh(Region(start, 0, end - start, 1))
 
@@ -307,9 +348,20 @@ class Line(Widget):
         return strip_of(self._spans, self.size.width, self.look, self._fill)
 
 
-def _cells(spans: list[Span], width: int) -> list[Span] | None:
-    """One entry a cell, None when a character is not one cell wide."""
+def changed_cells(old: Painted, new: Painted, width: int) -> tuple[int, int]:
+    """The stretch of cells [start, end) in which two drawings of a line differ; the whole line when cells are wide."""
+    before, after = _cells(old, width), _cells(new, width)
+    if before is None or after is None:
+        return 0, width
+    start = next((k for k in range(width) if before[k] != after[k]), width)
+    end = next((k for k in range(width, start, -1) if before[k - 1] != after[k - 1]), start)
+    return start, end
+
+
+def _cells(row: Painted, width: int) -> list[Span] | None:
+    """One entry a cell, None when a character is not one cell wide or the line is cut."""
+    spans, fill = row
     cells = [(char, role) for text, role in spans for char in text]
-    if any(not char.isascii() and cell_len(char) != 1 for char, _ in cells):
+    if len(cells) > width or any(not char.isascii() and cell_len(char) != 1 for char, _ in cells):
         return None
-    return (cells + [("", "")] * width)[:width]
+    return cells + [(" ", fill)] * (width - len(cells))

@@ -14,7 +14,7 @@ from forge_tui.tui.tree_model import NO_NODE, TreeModel
 
 FIELDS = ("speedup", "visits", "value", "state", "attempt", "time", "id")
 # Narrower than this, numbers give way to the text.
-NUMBERS_FROM, VISITS_FROM = 56, 66
+NUMBERS_FROM, VISITS_FROM = 56, 62
 
 
 def node_fields(row: NodeRow) -> dict[str, Value]:

@@ -144,6 +144,7 @@ class CandidateScreen(KeyScreen):
         self.feed = feed
         self.candidate_id = candidate_id
         self.timeline = Timeline(look)
+        self.timeline.active = True
         self.head = Line(look, "head")
         self.handlers = {
             "up": lambda: self.timeline.move(-1),
@@ -168,7 +169,6 @@ class CandidateScreen(KeyScreen):
         self.paint_footer()
 
     def on_mount(self) -> None:
-        self.set_focus(self.timeline, scroll_visible=False)
         self.run_worker(self._load())
 
     async def _load(self) -> None:

@@ -57,7 +57,7 @@ class SessionList(CursorView):
             ]
         if row.problem:
             return [(f"   {row.state}: {clean(row.problem)}", "warn")]
-        gain = f"model {numbers.factor(row.model_speedup)}" if row.model_speedup else "model gain unknown"
+        gain = f"model ~{numbers.factor(row.model_speedup)}" if row.model_speedup else "model gain unknown"
         said = f"   {row.state}  {row.faster}/{row.cards} cards faster  {gain}  {numbers.dollars(row.dollars)}  {numbers.ago(row.last_activity, self.now)}"
         return [(said, "dim")]
 
@@ -74,6 +74,7 @@ class HomeScreen(KeyScreen):
         super().__init__(look)
         self.home = home
         self.list = SessionList(look)
+        self.list.active = True
         self.head = Line(look, "head")
         self.empty = Line(look, "empty")
         self.handlers = {
@@ -99,7 +100,6 @@ class HomeScreen(KeyScreen):
         self.paint_footer()
 
     def on_mount(self) -> None:
-        self.set_focus(self.list, scroll_visible=False)
         self.reload()
 
     def on_screen_resume(self) -> None:

@@ -42,7 +42,7 @@ class MainScreen(KeyScreen):
 
     kind = "main"
 
-    def __init__(self, look: Look, session: OpenSession) -> None:
+    def __init__(self, look: Look, session: OpenSession, flush_hz: float = 8.0) -> None:
         super().__init__(look)
         self.session = session
         self.cards_pane = CardsPane(look)
@@ -63,13 +63,14 @@ class MainScreen(KeyScreen):
         self.model_line = Line(look, "model")
         self.tabs = Line(look, "tabs")
         self.focus_name = "cards"
+        self.cards_pane.active = True
         self.beside = "tree"
         self.zoomed = False
         self.layout_name = ""
         self._placed: tuple[object, ...] = ()
         self._ruled: set[str] = set()
         self._widths: dict[str, int] = {}
-        self.view = SessionView(self, session)
+        self.view = SessionView(self, session, flush_hz)
         self.navigation = Navigation(self)
         self.commanding = Commanding(self)
         self.handlers = {**self.navigation.handlers(), **self.commanding.handlers()}
@@ -92,7 +93,6 @@ class MainScreen(KeyScreen):
         self.view.show_all()
 
     def on_mount(self) -> None:
-        self.set_focus(self.panes[self.focus_name], scroll_visible=False)
         self.view.start()
 
     def on_unmount(self) -> None:
@@ -152,7 +152,8 @@ class MainScreen(KeyScreen):
             self.beside = name
         self.focus_name = name
         self.place_panes(self.size.width, self.size.height)
-        self.set_focus(self.panes[name], scroll_visible=False)
+        for other, pane in self.panes.items():
+            pane.set_active(other == name)
         self.paint_lines()
         self.view.focus_changed()
 
@@ -228,8 +229,8 @@ class MainScreen(KeyScreen):
     def on_line_view_scrolled(self, message: LineView.Scrolled) -> None:
         self.view.scrolled(message.view)
 
-    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
-        name = next((n for n, pane in self.panes.items() if pane is event.widget), "")
+    def on_line_view_pressed(self, message: LineView.Pressed) -> None:
+        name = next((n for n, pane in self.panes.items() if pane is message.view), "")
         if name and name != self.focus_name:
             self.focus_pane(name)
 

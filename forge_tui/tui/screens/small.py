@@ -82,9 +82,6 @@ class TextScreen(KeyScreen):
         self.head.show([(f" {clean(self.heading)} ", "title_focus")])
         self.paint_footer()
 
-    def on_mount(self) -> None:
-        self.set_focus(self.view, scroll_visible=False)
-
     def paint_footer(self) -> None:
         self.footer.show([(" esc", "key"), (" back  ", "dim"), ("up down pgup pgdn", "key"), (" scroll", "dim")])
 
@@ -141,7 +138,7 @@ class LineScreen(ModalScreen[None]):
     DEFAULT_CSS = """
     LineScreen { align: left bottom; background: transparent; }
     LineScreen Line { height: 1; width: 100%; dock: bottom; }
-    LineScreen Input { height: 1; width: 100%; border: none; padding: 0 1; dock: bottom; margin-bottom: 1; }
+    LineScreen Input { height: 1; width: 100%; padding: 0 1; dock: bottom; margin-bottom: 1; }
     """
 
     def __init__(
@@ -158,7 +155,7 @@ class LineScreen(ModalScreen[None]):
         self.look = look
         self.label = label
         self.hint = hint
-        self.input = Input(value, select_on_focus=False)
+        self.input = Input(value, select_on_focus=False, compact=True)
         self.input.cursor_blink = False
         self.line = Line(look, "hint")
         self._on_change, self._on_done, self._on_cancel = on_change, on_done, on_cancel
@@ -205,9 +202,11 @@ class PaletteView(CursorView):
         self.shown = list(actions)
 
     def narrow(self, query: str) -> None:
-        """Keep the actions that hold every word."""
+        """Keep the actions that hold every word, names before explanations."""
         words = query.lower().split()
-        self.shown = [a for a in self.actions if all(w in f"{a.label} {a.help} {a.group}".lower() for w in words)]
+        found = [a for a in self.actions if all(w in f"{a.label} {a.help} {a.group}".lower() for w in words)]
+        start = query.lower().strip()
+        self.shown = sorted(found, key=lambda a: (not a.label.startswith(start), start not in a.label))
         self.cursor = self.top = 0
         self.repaint(0)
 
@@ -216,7 +215,7 @@ class PaletteView(CursorView):
 
     def item_spans(self, item: int, line: int, width: int) -> list[Span]:
         action = self.shown[item]
-        return [(f" {key_name(action.keys[0]):<9}", "key"), (f"{action.label:<16}", "heading"), (action.help, "dim")]
+        return [(f" {key_name(action.keys[0]):<10} ", "key"), (f"{action.label:<16}", "heading"), (action.help, "dim")]
 
 
 class PaletteScreen(ModalScreen[str]):
@@ -224,16 +223,17 @@ class PaletteScreen(ModalScreen[str]):
 
     DEFAULT_CSS = """
     PaletteScreen { align: center top; background: transparent; }
-    PaletteScreen Input { height: 1; width: 76; max-width: 100%; border: none; padding: 0 1; margin-top: 2; }
+    PaletteScreen Input { height: 1; width: 76; max-width: 100%; padding: 0 1; margin-top: 2; }
     PaletteScreen PaletteView { height: 16; width: 76; max-width: 100%; }
     """
 
     def __init__(self, look: Look, actions: Sequence[Action]) -> None:
         super().__init__()
         self.look = look
-        self.input = Input(placeholder="what to do")
+        self.input = Input(placeholder="what to do", compact=True)
         self.input.cursor_blink = False
         self.list = PaletteView(look, actions)
+        self.list.active = True
 
     def compose(self) -> ComposeResult:
         yield self.input
