@@ -39,9 +39,8 @@ from forge_tui.sandbox.confinement import MEBIBYTE, Confinement, Limits, compile
 NVCC_FLAGS = ("-cubin", "-std=c++17", "-O3", "-Xptxas=-v", "-Xptxas=-O3", "-w", "--extra-device-vectorization")
 LIMITS = Limits(cpu_s=90, memory_bytes=4096 * MEBIBYTE, file_bytes=64 * MEBIBYTE, open_files=256, processes=64)
 NO_DEVICE = "not run: no device"
-_EXIT_COMPILE = 12
 _SCRIPT = f"""
-"$1" {shlex.join(NVCC_FLAGS)} "-arch=$2" --keep --keep-dir . source.cu -o candidate.cubin || exit {_EXIT_COMPILE}
+"$1" {shlex.join(NVCC_FLAGS)} "-arch=$2" --keep --keep-dir . source.cu -o candidate.cubin || exit {nvrtc.SOURCE_HAS_ERRORS}
 if [ -n "$3" ]; then "$3" -sass candidate.cubin > candidate.sass 2>/dev/null || rm -f candidate.sass; fi
 """
 _TRIAL_KEY = VariantKey("forge::trial", (), (), ())
@@ -182,7 +181,7 @@ class Cuda:
             return limit
         binary = scratch / "candidate.cubin"
         log = done.stderr + done.stdout
-        if done.ended.code in (1, _EXIT_COMPILE):
+        if done.ended.code == nvrtc.SOURCE_HAS_ERRORS:
             return compile_error(log, "the compiler failed without a message")
         if done.ended.code != 0 or not binary.is_file():
             return Problem("harness", "compile", f"the compile script ended with {done.ended.line}", log[-2000:])

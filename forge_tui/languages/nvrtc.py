@@ -1,7 +1,7 @@
 """Program: compile source.cu with NVRTC, inside the compile sandbox: `nvrtc.py LIBRARY ARCH INCLUDE...`.
 
 Reads source.cu and card.h in the current folder, writes candidate.cubin and source.ptx beside them, the log to stderr.
-Exit code 1: the source has errors. Enumeration and signatures: nvrtc.h of CUDA 13.
+Exit code 12: the source has errors. Enumeration and signatures: nvrtc.h of CUDA 13.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import ctypes
 import sys
 from pathlib import Path
 
+SOURCE_HAS_ERRORS = 12
 OPTIONS = ("--std=c++17", "--ptxas-options=-v", "--extra-device-vectorization")
 
 
@@ -51,6 +52,6 @@ def main() -> None:
     failed = nvrtc.library.nvrtcCompileProgram(program, len(options), encoded)
     sys.stderr.write(nvrtc.fetch(program, "ProgramLog").rstrip(b"\0").decode("utf-8", "replace"))
     if failed:
-        sys.exit(1)
+        sys.exit(SOURCE_HAS_ERRORS)
     Path("candidate.cubin").write_bytes(nvrtc.fetch(program, "CUBIN"))
     Path("source.ptx").write_bytes(nvrtc.fetch(program, "PTX").rstrip(b"\0"))

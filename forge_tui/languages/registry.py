@@ -12,10 +12,11 @@ from importlib import metadata
 from forge_tui.languages.cpp import Cpp
 from forge_tui.languages.cuda import Cuda
 from forge_tui.languages.language import Language
+from forge_tui.languages.triton import Triton
 from forge_tui.records.problem import UserInputError
 
 GROUP = "forge_tui.languages"
-BUILT_IN: dict[str, Callable[[], Language]] = {"cpp": Cpp, "cuda": Cuda}
+BUILT_IN: dict[str, Callable[[], Language]] = {"cpp": Cpp, "cuda": Cuda, "triton": Triton}
 
 
 def all_languages() -> tuple[str, ...]:
