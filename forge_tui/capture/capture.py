@@ -68,7 +68,7 @@ def capture(
     writer = BlobWriter(blob_dir, byte_budget)
     wanted = choose_samples(plans, recorder.groups, byte_budget)
     with guarded("the model while its inputs were saved"):
-        outputs = recorder.run(lambda: _cloned(workload), writer, frozenset(wanted))
+        outputs = _cloned(recorder.run(workload.run_all, writer, frozenset(wanted)))
     if equal is not None:
         equal = equal and same_outputs(plain.outputs, outputs)
     plans = [replace(p, refused=p.refused or recorder.groups[p.groups[0]].refused) for p in plans]
@@ -87,7 +87,7 @@ def capture(
 def plain_runs(workload: Workload, runs: int) -> Plain:
     """Time the workload without the recorder; two warm-up runs give the reference outputs."""
     with guarded("the model"):
-        first, second = _cloned(workload), _cloned(workload)
+        first, second = _cloned(workload.run_all()), _cloned(workload.run_all())
         seconds: list[float] = []
         while len(seconds) < MOST_RUNS and (len(seconds) < runs or sum(seconds) < ENOUGH_S):
             seconds.append(timed_run(workload))
@@ -162,7 +162,7 @@ def _pass_one(
     outputs: list[torch.Tensor] = []
     with guarded("the model while it was watched"):
         for number in range(count + 1):
-            outputs = recorder.run(lambda: _cloned(workload))
+            outputs = _cloned(recorder.run(workload.run_all))
             if number == 0 and count > 1:  # the first run fills caches and reads schemas
                 for group in recorder.groups:
                     group.times.clear()
@@ -172,8 +172,9 @@ def _pass_one(
     return outputs
 
 
-def _cloned(workload: Workload) -> list[torch.Tensor]:
-    return [t.detach().clone() for result in workload.run_all() for t in tensors_in(result)]
+def _cloned(results: list[Any]) -> list[torch.Tensor]:
+    """Copies of a run's tensors: the next run may write into the same memory."""
+    return [t.detach().clone() for result in results for t in tensors_in(result)]
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:

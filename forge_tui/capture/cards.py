@@ -27,7 +27,7 @@ class Plan:
 
 def plan_cards(groups: Sequence[Group], times: dict[int, float]) -> list[Plan]:
     """Fold what was recorded into cards, most time first. Refused groups fold among themselves, by reason."""
-    seen = [g for g in groups if g.key is not None]
+    seen = [g for g in groups if g.key is not None and g.persistent]  # called in the last run, too
     plans: list[Plan] = []
     for reason in dict.fromkeys(g.refused for g in seen):
         chosen = [g for g in seen if g.refused == reason]
@@ -102,7 +102,7 @@ def cards_of(
         card = Card(
             card_id=plan.key.digest(),
             key=plan.key,
-            calls=sum(g.calls for g in inside),
+            calls=sum(max(1, g.calls) for g in inside),
             modules=modules,
             samples=samples,
             op_class=op_class(plan.key),

@@ -30,6 +30,7 @@ class ModeKey:
     def __init__(self, hook: Hook) -> None:
         self._hook = hook
         self._library: Any = None
+        self._plain: Any = None
         self._key: Any = None
         self.name = ""
 
@@ -74,6 +75,9 @@ class ModeKey:
         except RuntimeError:
             self._destroy_library()
             return "owned by another runtime"
+        # nn.Parameter(...) inside a forward detaches in C++ and needs a tensor that Python has not seen yet.
+        self._plain = torch.library.Library("aten", "IMPL")
+        self._plain.impl("detach", torch.library.fallthrough_kernel, name)
         probe = torch.zeros(1)
         torch._C._dispatch_tls_set_dispatch_key_included(self._key, True)
         with contextlib.suppress(RuntimeError):
@@ -90,9 +94,10 @@ class ModeKey:
         self._destroy_library()
 
     def _destroy_library(self) -> None:
-        if self._library is not None:
-            self._library._destroy()
-            self._library = None
+        for library in (self._plain, self._library):
+            if library is not None:
+                library._destroy()
+        self._plain = self._library = None
 
 
 class _Canary:

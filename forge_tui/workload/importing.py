@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from forge_tui.records.problem import UserInputError
+from forge_tui.records.problem import HarnessProblem, MachineProblem, UserInputError
 from forge_tui.workload.memory import memory_problem, readable
 
 BACKENDS = ("CPU", "CUDA", "CompositeImplicitAutograd", "CompositeExplicitAutograd", "AutogradCPU", "AutogradCUDA")
@@ -99,7 +99,7 @@ def guarded(doing: str) -> Iterator[None]:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
-    except UserInputError:
+    except (UserInputError, HarnessProblem, MachineProblem):
         raise
     except (SystemExit, KeyboardInterrupt) as error:
         code = f" (code {error.code})" if isinstance(error, SystemExit) and error.code is not None else ""
