@@ -180,9 +180,10 @@ def _tensor_mismatch(guard: TensorGuard, seen: Seen, symbols: dict[int, int]) ->
     if seen.dtype != guard.dtype:
         return "dtype"
     wanted = guard.strides if guard.layout == "strided" else strides_of(guard.layout, seen.sizes)
+    empty = 0 in seen.sizes
     for size, stride, want, recorded in zip(seen.sizes, seen.strides, wanted, guard.strides, strict=True):
         # The stride of one element moves no address, but eager's result layout may hang on it.
-        if stride != want and not (size == 1 and stride == recorded):
+        if stride != want and not ((size == 1 or empty) and stride == recorded):
             return "stride"
     if seen.device[0] != guard.device[0] or (guard.device[1] >= 0 and seen.device[1] != guard.device[1]):
         return "device"

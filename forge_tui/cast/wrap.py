@@ -9,12 +9,16 @@ traces or exports, the wrap steps aside and the original runs.
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+
+NEW_OBJECT: Any = getattr(copyreg, "__newobj__")  # noqa: B009
+RECONSTRUCT: Any = getattr(copyreg, "_reconstructor")  # noqa: B009
 
 
 class Gate(Protocol):
@@ -78,6 +82,8 @@ def wrap(module: torch.nn.Module, gate: Gate) -> Wrapped:
     def reduce_ex(self: Any, protocol: Any) -> Any:
         reduced = plain.__reduce_ex__(self, protocol)
         if isinstance(reduced, tuple):
+            if reduced[0] is NEW_OBJECT and len(reduced[1]) == 1:  # pickle insists on the object's present class there
+                return (RECONSTRUCT, (plain, object, None), *reduced[2:])
             swapped = tuple(plain if a is type(self) else a for a in reduced[1])
             return (reduced[0], swapped, *reduced[2:])
         return reduced

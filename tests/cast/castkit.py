@@ -98,7 +98,7 @@ def compiled(source: str) -> bytes:
         return output.read_bytes()
 
 
-def spec_of(tensor: torch.Tensor, name: str = "", alignment: int = 4, shares: int = -1) -> TensorSpec:
+def spec_of(tensor: torch.Tensor, name: str = "", alignment: int = 0, shares: int = -1) -> TensorSpec:
     """The exact spec of a live tensor."""
     if tensor.is_contiguous():
         layout = "contiguous"
@@ -108,7 +108,9 @@ def spec_of(tensor: torch.Tensor, name: str = "", alignment: int = 4, shares: in
         layout = "strided"
     dims = tuple(Dim(s, s) for s in tensor.shape)
     dtype = str(tensor.dtype).removeprefix("torch.")
-    return TensorSpec(name, dims, dtype, layout, tuple(tensor.stride()), "cpu", alignment, False, shares)
+    return TensorSpec(
+        name, dims, dtype, layout, tuple(tensor.stride()), "cpu", alignment or tensor.element_size(), False, shares
+    )
 
 
 def _tensors(value: Any) -> bool:
@@ -116,7 +118,7 @@ def _tensors(value: Any) -> bool:
 
 
 def key_of(op: str, *args: Any, **kwargs: Any) -> VariantKey:
-    """Record the key of a call. Mutated tensors are taken from the schema; the call runs on clones."""
+    """Record the key of a call. Mutated tensors are taken from the schema; those are cloned."""
     overload = operator(op)
     schema, _ = schema_of(overload)
     made, tensors, mutates = [], [], []
@@ -145,13 +147,9 @@ def key_of(op: str, *args: Any, **kwargs: Any) -> VariantKey:
             made.append(Arg(parameter.name, kind, list(value)))
         else:
             made.append(Arg(parameter.name, type(value).__name__, value))
+    written = {id(tensors[k]): tensors[k].clone() for k in mutates}
     with torch.no_grad():
-        clones = {id(t): torch.empty_strided(t.shape, t.stride(), dtype=t.dtype).copy_(t) for t in tensors}
-
-        def swap(v: Any) -> Any:
-            return [clones[id(x)] for x in v] if _tensors(v) else clones.get(id(v), v)
-
-        result = overload(*[swap(a) for a in args], **{n: swap(v) for n, v in kwargs.items()})
+        result = overload(*[written.get(id(a), a) for a in args], **kwargs)
     results = result if isinstance(result, (tuple, list)) else (result,)
     outputs = () if mutates else tuple(spec_of(r) for r in results)
     specs = tuple(spec_of(t, f"x{k}") for k, t in enumerate(tensors))

@@ -5,16 +5,16 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import castkit as kit
 import pytest
 import torch
-from forge_tui import cast
-from forge_tui.cast.installed import Installed
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from forge_tui import cast
+from forge_tui.cast.installed import Installed
 
 F = torch.nn.functional
 torch.manual_seed(0)

@@ -14,13 +14,14 @@ from pathlib import Path
 import castkit as kit
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from forge_tui import cast
 from forge_tui.cast import trust
 from forge_tui.cast.inspect import describe
 from forge_tui.cast.package import MANIFEST, open_cast, read_manifest, write_cast
 from forge_tui.records.problem import MachineProblem, UserInputError
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 X = torch.randn(4, 8)
 
@@ -115,7 +116,9 @@ def test_members_and_manifest_must_agree(sound: Path, tmp_path: Path) -> None:
     assert "differ" in refusal(repacked(sound, tmp_path / "b.cast", {}, [("extra.so", b"x")]))
 
 
-@pytest.mark.parametrize("name", ["../evil", "/etc/evil", "a/../../b", "a\\b", "C:evil", "a//b", "./a", "a\nb", "x" * 300])
+@pytest.mark.parametrize(
+    "name", ["../evil", "/etc/evil", "a/../../b", "a\\b", "C:evil", "a//b", "./a", "a\nb", "x" * 300]
+)
 def test_path_traversal_is_refused(sound: Path, tmp_path: Path, name: str) -> None:
     with pytest.raises(UserInputError, match="plain relative path"):
         open_cast(repacked(sound, tmp_path / "a.cast", {}, [(name, b"x")]))
@@ -140,7 +143,10 @@ def test_doubled_names_are_refused(sound: Path, tmp_path: Path) -> None:
 def test_a_bomb_is_not_unpacked(sound: Path, tmp_path: Path) -> None:
     target = tmp_path / "bomb.cast"
     repacked(sound, target, {})
-    with zipfile.ZipFile(target, "a", zipfile.ZIP_DEFLATED) as archive, archive.open("bomb", "w", force_zip64=True) as member:
+    with (
+        zipfile.ZipFile(target, "a", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("bomb", "w", force_zip64=True) as member,
+    ):
         block = b"\0" * (1 << 20)
         for _ in range(257):
             member.write(block)
@@ -179,7 +185,9 @@ def test_equal_contents_make_equal_files(sound: Path, tmp_path: Path) -> None:
 
 def test_inspect_tells_everything_without_torch(sound: Path) -> None:
     code = f"import sys; sys.path[:]=[p for p in sys.path if p]+[{str(kit.HEADER.parents[1])!r}]\n"
-    code += f"from forge_tui.cast.inspect import describe; print(describe({str(sound)!r})); print('torch' in sys.modules)"
+    code += (
+        f"from forge_tui.cast.inspect import describe; print(describe({str(sound)!r})); print('torch' in sys.modules)"
+    )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
     assert out.splitlines()[-1] == "False"
     for part in (
@@ -222,7 +230,9 @@ def test_another_cpu_is_refused_with_both_sides_named(tmp_path: Path) -> None:
     with torch.no_grad(), loaded.active() as installed:
         assert torch.equal(torch.relu(X), X.clamp(min=0))
         assert installed.report().hits == 1
-    arm = kit.cast_file(tmp_path / "arm.cast", kit.entry_of("relu", kit.key_of("aten::relu", X), kit.RELU, target="aarch64"))
+    arm = kit.cast_file(
+        tmp_path / "arm.cast", kit.entry_of("relu", kit.key_of("aten::relu", X), kit.RELU, target="aarch64")
+    )
     with pytest.raises(UserInputError, match="aarch64"):
         cast.load(arm, accept_host_code=True)
 
@@ -238,14 +248,18 @@ def test_a_rebuild_takes_no_dangerous_option(tmp_path: Path) -> None:
 
 
 def test_a_rebuild_without_a_compiler_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = kit.cast_file(tmp_path / "x.cast", kit.entry_of("relu", kit.key_of("aten::relu", X), kit.RELU, target="sparc"))
+    path = kit.cast_file(
+        tmp_path / "x.cast", kit.entry_of("relu", kit.key_of("aten::relu", X), kit.RELU, target="sparc")
+    )
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(MachineProblem, match=r"no g\+\+"):
         cast.load(path, accept_host_code=True, rebuild=True)
 
 
 def test_another_torch_version_is_said_and_runs(tmp_path: Path) -> None:
-    path = kit.cast_file(tmp_path / "old.cast", kit.entry_of("relu", kit.key_of("aten::relu", X), kit.RELU), torch_version="2.11.0")
+    path = kit.cast_file(
+        tmp_path / "old.cast", kit.entry_of("relu", kit.key_of("aten::relu", X), kit.RELU), torch_version="2.11.0"
+    )
     loaded = cast.load(path, accept_host_code=True)
     assert any("torch 2.11" in note for note in loaded.notes)
     with torch.no_grad(), loaded.active() as installed:
@@ -269,7 +283,9 @@ def test_kernels_unpack_into_a_private_folder(sound: Path, tmp_path: Path, monke
         cast.load(str(sound), accept_host_code=True)
 
 
-def test_the_kill_switch_loads_nothing(sound: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_kill_switch_loads_nothing(
+    sound: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("FORGE_CAST_OFF", "1")
     loaded = cast.load(str(sound))
     assert loaded.off and not loaded.kernels

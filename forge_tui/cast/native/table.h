@@ -65,10 +65,10 @@ inline int mismatch(const Entry& e, const View& v) {
       if (g.layout != STRIDED) { default_strides(g.layout, g.ndim, sizes.data(), expected); natural = expected; }
     }
     if ((int64_t)v.tensors[k]->scalar_type() != g.dtype) return R_dtype;
-    // The stride of a dimension of one element moves no address, but eager's result layout may hang on it: besides
-    // the natural one only the recorded one will do.
+    // The stride of a dimension of one element (or of an empty tensor) moves no address, but eager's result layout may
+    // hang on it: besides the natural one only the recorded one will do.
     for (int64_t d = 0; d < g.ndim; ++d)
-      if (strides[d] != (g.layout == STRIDED ? g.stride[d] : natural[d]) && !(sizes[d] == 1 && strides[d] == g.stride[d])) return R_stride;
+      if (strides[d] != (g.layout == STRIDED ? g.stride[d] : natural[d]) && !((sizes[d] == 1 || impl->numel() == 0) && strides[d] == g.stride[d])) return R_stride;
     auto device = impl->device();
     if ((int64_t)device.type() != g.device || (g.index >= 0 && device.index() != g.index)) return R_device;
   }
