@@ -73,10 +73,11 @@ class Arena:
 
     def fill(self, start: int, stop: int, pattern: bytes) -> None:
         """Fill bytes [start, stop) with `pattern`, whose phase is fixed to the arena's start."""
-        self.bytes[start:stop] = _pattern(pattern, start, stop)
+        self.map[start:stop] = _pattern(pattern, start, stop)
 
     def intact(self, start: int, stop: int, pattern: bytes) -> bool:
-        return bool(torch.equal(self.bytes[start:stop], _pattern(pattern, start, stop)))
+        # Slices of a map compare by memcmp on this thread: no OpenMP team wakes up for a few kilobytes.
+        return self.map[start:stop] == _pattern(pattern, start, stop)
 
     def tensor(self, place: Place, spec: TensorSpec) -> torch.Tensor:
         """The tensor at `place`, with the card's strides, on the judge's own mapping."""
@@ -93,11 +94,10 @@ class Arena:
             self.fd = -1
 
 
-def _pattern(pattern: bytes, start: int, stop: int) -> torch.Tensor:
+def _pattern(pattern: bytes, start: int, stop: int) -> bytes:
     step = len(pattern)
-    base = torch.frombuffer(bytearray(pattern), dtype=torch.uint8)
-    count = (stop - start) // step + 2
-    return base.repeat(count)[start % step : start % step + stop - start]
+    phase = start % step
+    return (pattern * ((stop - start + phase) // step + 1))[phase : phase + stop - start]
 
 
 class Planner:
@@ -169,9 +169,9 @@ class Buffers:
         for zones, arena in ((self.slot_zones, self.outputs), (self.work_zones, self.work)):
             for start, stop in zones:
                 arena.fill(start, stop, ZONE_PATTERN)
-        self.work.bytes[self.status_at.offset : self.status_at.offset + STATUS_BYTES] = 0
+        self.work.map[self.status_at.offset : self.status_at.offset + STATUS_BYTES] = bytes(STATUS_BYTES)
         self.sealed = all((self.inputs.seal(True), self.outputs.seal(False), self.work.seal(False)))
-        self._images: dict[int, torch.Tensor] = {}
+        self._images: dict[int, bytes] = {}
 
     def _place_set(self, planner: Planner) -> list[Place]:
         places: list[Place] = []
@@ -192,14 +192,13 @@ class Buffers:
                     f"trial input {spec.name!r} is {value.dtype} {tuple(value.shape)}, not as the card says"
                 )
             copy_strided(self.inputs.tensor(place, spec), value)
-        self._images[index] = self._region(index).clone()
+        start, stop = self._region(index)
+        self._images[index] = self.inputs.map[start:stop]
 
-    def _region(self, index: int) -> torch.Tensor:
-        """All bytes of one input set."""
+    def _region(self, index: int) -> tuple[int, int]:
+        """First and one past the last byte of one input set."""
         places = [p for p in self.input_at[index] if p.nbytes]
-        if not places:
-            return self.inputs.bytes[:0]
-        return self.inputs.bytes[min(p.offset for p in places) : max(p.offset + p.nbytes for p in places)]
+        return min((p.offset for p in places), default=0), max((p.offset + p.nbytes for p in places), default=0)
 
     def poison_slot(self, slot: int, which: int, from_set: int) -> None:
         """Poison slot and workspace with pattern `which`; inputs the operator writes are copied from `from_set`."""
@@ -208,7 +207,7 @@ class Buffers:
             self.outputs.fill(place.offset, place.offset + place.nbytes, POISONS[which])
         for place, index in zip(self.slot_at[slot][fresh:], self.key.mutates, strict=True):
             source = self.input_at[from_set][index]
-            self.outputs.bytes[place.offset : place.offset + place.nbytes] = self.inputs.bytes[
+            self.outputs.map[place.offset : place.offset + place.nbytes] = self.inputs.map[
                 source.offset : source.offset + source.nbytes
             ]
         self.work.fill(self.workspace_at.offset, self.workspace_at.offset + self.workspace_at.nbytes, POISONS[which])
@@ -220,16 +219,22 @@ class Buffers:
     def survived(self, slot: int, output: int, which: int) -> torch.Tensor:
         """Per element of a fresh result: True where it still holds poison `which`, byte for byte."""
         place, spec = self.slot_at[slot][output], self.slots[output]
-        poison = _pattern(POISONS[which], place.offset, place.offset + place.nbytes)
+        raw = bytearray(_pattern(POISONS[which], place.offset, place.offset + place.nbytes))
+        poison = torch.frombuffer(raw or bytearray(1), dtype=torch.uint8)
         got = self.outputs.bytes[place.offset : place.offset + place.nbytes]
         if place.nbytes == 0:
             return torch.zeros(spec.sizes, dtype=torch.bool)
         same = (got == poison).view(-1, itemsize(spec.dtype)).all(dim=1)
         return same.as_strided(spec.sizes, spec.strides)
 
-    def inputs_changed(self) -> bool:
-        """Whether any byte of an input set differs from what the judge wrote there."""
-        return any(not torch.equal(image, self._region(index)) for index, image in self._images.items())
+    def inputs_changed(self, only: int | None = None) -> bool:
+        """Whether any byte of an input set (of set `only`) differs from what the judge wrote there."""
+        images = self._images.items() if only is None else [(only, self._images[only])]
+        for index, image in images:
+            start, stop = self._region(index)
+            if self.inputs.map[start:stop] != image:
+                return True
+        return False
 
     def broken_zone(self) -> str:
         """Where a red zone was written, or ""."""
@@ -247,7 +252,7 @@ class Buffers:
 
     def status(self) -> tuple[int, int, int]:
         """Signal, fault address and phase the worker noted before it died (a claim)."""
-        raw = bytes(self.work.bytes[self.status_at.offset : self.status_at.offset + 24].tolist())
+        raw = self.work.map[self.status_at.offset : self.status_at.offset + 24]
         words = (ctypes.c_int64 * 3).from_buffer_copy(raw)
         return int(words[0]), int(words[1]), int(words[2])
 

@@ -129,7 +129,7 @@ class Side:
                 result = function(*positional, **named)
                 spent += time.perf_counter_ns() - start
                 if keep_from <= call < keep_to:
-                    self._keep(result, call - keep_from)
+                    self.keep(result, call - keep_from)
                 start = time.perf_counter_ns()
                 del result
                 spent += time.perf_counter_ns() - start
@@ -137,7 +137,8 @@ class Side:
 
         return run
 
-    def _keep(self, result: Any, slot: int) -> None:
+    def keep(self, result: Any, slot: int) -> None:
+        """Copy a call's results (and written inputs) into a slot."""
         results = list(result) if isinstance(result, (tuple, list)) else [result]
         fresh = [results[i] for i in written(self.key)]
         for target, value in zip(self.slots[slot], [*fresh, *self.written], strict=True):

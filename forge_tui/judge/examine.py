@@ -89,18 +89,18 @@ def _once(side: RunSide, buffers: Buffers, place: int, slot: int, which: int) ->
     buffers.poison_slot(slot, which, place)
     code = side.once(place, slot)
     side.check_quiet()
-    check_memory(buffers)
+    check_memory(buffers, place)
     if code:
         raise launch_failure(code)
     return [t.clone() for t in buffers.slot_tensors(slot)]
 
 
-def check_memory(buffers: Buffers) -> None:
-    """Raises Rejected when a red zone or an input changed."""
+def check_memory(buffers: Buffers, only: int | None = None) -> None:
+    """Raises Rejected when a red zone or an input (of set `only`) changed."""
     broken = buffers.broken_zone()
     if broken:
         raise Rejected("out of bounds", "guard", broken, stage="launched")
-    if buffers.inputs_changed():
+    if buffers.inputs_changed(only):
         raise Rejected(
             "changed its inputs", "hash", "an input changed although the operator only reads it", stage="launched"
         )
@@ -113,7 +113,11 @@ def _same(a: Results, b: Results) -> bool:
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Equal bit for bit, NaN payloads included."""
     first, second = a.contiguous().reshape(-1), b.contiguous().reshape(-1)
-    return bool(torch.equal(first.view(torch.uint8), second.view(torch.uint8)))
+    width = torch.int64 if first.numel() * first.element_size() % 8 == 0 else torch.uint8
+    try:
+        return bool(torch.equal(first.view(width), second.view(width)))
+    except RuntimeError:  # storage not aligned to eight bytes
+        return bool(torch.equal(first.view(torch.uint8), second.view(torch.uint8)))
 
 
 def _explain(

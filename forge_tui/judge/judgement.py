@@ -20,7 +20,7 @@ from forge_tui.judge.buffers import Buffers
 from forge_tui.judge.examine import Examination, Ledger, examine, fitting, sized_key
 from forge_tui.judge.measure import Effort, measure
 from forge_tui.judge.pool import TrialPool
-from forge_tui.judge.session import Opened, Session
+from forge_tui.judge.session import NOISY, Opened, Session
 from forge_tui.judge.sides import Rejected, RunSide
 from forge_tui.judge.timing import CONFIRM_PAIRS_MAX, timing_record
 from forge_tui.records.card import VariantKey
@@ -203,9 +203,12 @@ class Judgement:
                 buffers.close()
 
     def _main_sizes(self, pool: TrialPool, usable: list[int], binary: Path) -> None:
+        began = time.monotonic()
         side, buffers = self._start(self.opened.card.key, binary)
         try:
+            started = time.monotonic()
             found = examine(side, buffers, pool, usable, self.ledger, self.source)
+            self.environment |= {"start_s": started - began, "trials_s": time.monotonic() - started}
             self.examined.errors += found.errors
             self.examined.results = found.results
             self.stage = "correct"
@@ -227,10 +230,12 @@ class Judgement:
         method = eager.open(card.key, buffers, settings.threads)
         self.progress(step="timing")
         with self.session.alone() as waited:
-            self.environment |= {"lock_wait_s": round(waited, 3), "timing": environment.present()}
+            self.environment |= {"lock_wait_s": waited, "timing": environment.present()}
+            began = time.monotonic()
             measured = measure(
                 eager, side, buffers, pool, self.examined, effort, ready.floor_us, self.ledger, self.source
             )
+            self.environment["timing_s"] = time.monotonic() - began
         text = f"batch of {measured.batch}; {method}; fresh outputs per call by posix_memalign(64) on both sides"
         if side.prepare_ns:
             text += f"; prepare {side.prepare_ns / buffers.sets / 1000:.1f} us outside the clock"
@@ -238,7 +243,9 @@ class Judgement:
         if ready.noise is None:
             self.ledger.unknown("noise", "no A/A control was run")
         else:
-            self.ledger.passed("noise", f"A/A half-width {ready.noise:.3f}")
+            (self.ledger.passed if ready.noise <= NOISY else self.ledger.unknown)(
+                "noise", f"A/A half-width {ready.noise:.3f}"
+            )
         self.stage = "confirmed" if confirm else "timed"
 
     def _installed(self, pool: TrialPool, binary: Path) -> None:

@@ -22,8 +22,8 @@ from forge_tui.judge.floor import IMPOSSIBLE
 from forge_tui.judge.pool import TrialPool
 from forge_tui.judge.samples import compact, like
 from forge_tui.judge.sides import EagerSide, Rejected, RunSide
-from forge_tui.judge.timing import SETTLE_S, Pairs, batch_size, interleave, slope_ns, unexplained_ns
-from forge_tui.judge.trials import roles
+from forge_tui.judge.timing import SETTLE_S, Pairs, batch_size, interleave, single_threaded, slope_ns, unexplained_ns
+from forge_tui.judge.trials import Role, roles
 
 # Trials whose values are like the captured ones: special values and extreme magnitudes would time slow paths.
 TIMED = ("captured", "permuted", "redrawn", "parameters changed", "signs flipped")
@@ -54,6 +54,7 @@ class Contents:
         self.trials = named or list(usable)
         self.buffers, self.pool, self.source = buffers, pool, source
         self.at: list[int] = []
+        self.roles = roles(pool.card, pool.samples[0])
 
     def move(self) -> None:
         """Put trials into all sets in a new order."""
@@ -75,6 +76,21 @@ def measure(
     source: random.Random,
 ) -> Pairs:
     """Interleaved pairs with every timing check. Raises Rejected."""
+    with single_threaded():
+        return _measure(eager, side, buffers, pool, examined, effort, floor_us, ledger, source)
+
+
+def _measure(
+    eager: EagerSide,
+    side: RunSide,
+    buffers: Buffers,
+    pool: TrialPool,
+    examined: Examination,
+    effort: Effort,
+    floor_us: float | None,
+    ledger: Ledger,
+    source: random.Random,
+) -> Pairs:
     contents = Contents(buffers, pool, sorted(examined.results), source)
     contents.move()
     batch = batch_size((eager, side), buffers.sets)
@@ -163,7 +179,7 @@ def _unseen_round(
     """One call per set on new contents by each side: claimed us per call (eager, candidate)."""
     sets = buffers.sets
     for index in range(sets):
-        buffers.write_set(index, unseen_inputs(pool, pool.trials[contents.at[index]].tensors, source))
+        buffers.write_set(index, unseen_inputs(contents.roles, pool.trials[contents.at[index]].tensors, source))
     time.sleep(SETTLE_S)
     theirs, _ = eager.run(sets, 0, (0, sets))
     expected = [[t.clone() for t in buffers.slot_tensors(k)] for k in range(sets)]
@@ -176,10 +192,10 @@ def _unseen_round(
     return theirs / sets / 1000, ours / sets / 1000
 
 
-def unseen_inputs(pool: TrialPool, tensors: Sequence[torch.Tensor], source: random.Random) -> list[torch.Tensor]:
+def unseen_inputs(kinds: Sequence[Role], tensors: Sequence[torch.Tensor], source: random.Random) -> list[torch.Tensor]:
     """Legal inputs like these with values no call has seen: data scaled a little and rolled, plain indices rolled."""
     changed = []
-    for tensor, role in zip(tensors, roles(pool.card, pool.samples[0]), strict=True):
+    for tensor, role in zip(tensors, kinds, strict=True):
         values = compact(tensor)
         if role.kind == "data" and not role.sorted:
             shift = source.randrange(1, max(2, values.numel()))
@@ -204,7 +220,7 @@ def _coarse(results: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
             continue
         if got.is_complex():
             got, want = torch.view_as_real(got.resolve_conj()), torch.view_as_real(want.resolve_conj())
-        a, b = got.double().nan_to_num(0.0, 0.0, 0.0), want.double().nan_to_num(0.0, 0.0, 0.0)
+        a, b = got.float().nan_to_num(0.0, 0.0, 0.0), want.float().nan_to_num(0.0, 0.0, 0.0)
         distance, size = float((a - b).square().mean().sqrt()), float(b.square().mean().sqrt())
         if distance > 0.05 * size + 1e-30:
             line = f"output {number} of a timed call on unseen contents is wrong (rms distance {distance:.3g} of {size:.3g})"

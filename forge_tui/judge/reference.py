@@ -141,7 +141,8 @@ def numerics(key: VariantKey) -> Iterator[None]:
             yield
     finally:
         torch.set_float32_matmul_precision(precision)
-        torch.use_deterministic_algorithms(deterministic)
+        if torch.are_deterministic_algorithms_enabled() != deterministic:  # the setter imports Inductor: seconds
+            torch.use_deterministic_algorithms(deterministic)
 
 
 @contextlib.contextmanager

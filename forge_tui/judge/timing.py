@@ -94,6 +94,25 @@ def interleave(
     between: called before pair k, outside every clock (new contents). kept: called after the candidate's turn of
     pair k, whose randomly chosen call left its outputs in slot 0. Both sides keep the same call.
     """
+    with single_threaded():
+        return _interleave(
+            baseline, candidate, batch, sets, source, pairs, most_pairs, limit_s, reversed_start, between, kept
+        )
+
+
+def _interleave(
+    baseline: Side,
+    candidate: Side,
+    batch: int,
+    sets: int,
+    source: random.Random,
+    pairs: int,
+    most_pairs: int | None,
+    limit_s: float,
+    reversed_start: bool,
+    between: Callable[[int], None] | None,
+    kept: Callable[[int], None] | None,
+) -> Pairs:
     first_samples: list[Sample] = []
     second_samples: list[Sample] = []
     started = time.monotonic()
@@ -198,6 +217,17 @@ def slope_ns(side: Side, batch: int, repeats: int = 5) -> tuple[float, float, fl
     one, two = sorted(s[1] for s in singles), sorted(d[1] for d in doubles)
     claimed = min(d[0] for d in doubles) - min(s[0] for s in singles)
     return (two[0] - one[0]) / batch, claimed / batch, (one[1] - one[0] + two[1] - two[0] + 20_000.0) / batch
+
+
+@contextlib.contextmanager
+def single_threaded() -> Iterator[None]:
+    """The judge's own arithmetic on one thread: a team of its own would go on spinning into the workers' turns."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextlib.contextmanager
