@@ -51,6 +51,9 @@ class Options:
     actions: tuple[Action, ...] = ACTIONS
 
 
+DEFAULT_OPTIONS = Options()
+
+
 class ForgeApp(App[str], inherit_bindings=False):
     """The screen of forge_tui.
 
@@ -67,7 +70,7 @@ class ForgeApp(App[str], inherit_bindings=False):
         *,
         session: OpenSession | None = None,
         home: Home | None = None,
-        options: Options = Options(),
+        options: Options = DEFAULT_OPTIONS,
         notice: str = "",
     ) -> None:
         """Give a session (or its reader and send), a home, or both. notice: one line shown first.

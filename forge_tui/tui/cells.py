@@ -82,9 +82,7 @@ def wrap(text: str, width: int) -> list[str]:
                 if line:
                     lines.append(line)
                     line = ""
-                head = set_cell_size(word, width)
-                head = head.rstrip() if width_of(head) > width else head
-                cut = max(1, len(head))
+                cut = _prefix(word, width)
                 lines.append(word[:cut])
                 word = word[cut:]
             joined = f"{line} {word}" if line else word
@@ -95,3 +93,13 @@ def wrap(text: str, width: int) -> list[str]:
                 line = joined
         lines.append(line)
     return lines
+
+
+def _prefix(text: str, width: int) -> int:
+    """How many characters fit into `width` cells; at least one."""
+    used = 0
+    for k, char in enumerate(text):
+        used += width_of(char)
+        if used > width:
+            return max(1, k)
+    return len(text)

@@ -62,9 +62,11 @@ class Palette:
 
     def textual_theme(self) -> Theme:
         """The same theme for Textual's own widgets (inputs, toasts)."""
-        from textual.theme import Theme
+        from textual.theme import BUILTIN_THEMES, Theme
 
         variables = {"input-cursor-text-style": "reverse", "border": self.colors["primary"]}
+        if self.ansi:
+            variables = {**BUILTIN_THEMES["ansi-dark"].variables, **variables}
         return Theme(name=self.name, dark=self.dark, ansi=self.ansi, variables=variables, **self.colors)  # type: ignore[arg-type]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from textual.timer import Timer
@@ -82,8 +83,13 @@ class SessionView:
 
     def start(self) -> None:
         """Begin to listen."""
-        self._worker = self.screen.run_worker(self.feed.run(), exit_on_error=True)
+        self._worker = self.screen.run_worker(self.feed.run(), group="feed")
         self._colour()
+
+    @property
+    def resting(self) -> bool:
+        """No pane waits for a cursor to come to rest."""
+        return self._rest is None and self._title_timer is None
 
     def close(self) -> None:
         """Stop listening."""
@@ -209,9 +215,14 @@ class SessionView:
         """A pane shows other lines: its title says where, once it rests."""
         if self._title_timer is not None:
             self._title_timer.stop()
+            self._title_timer = None
         name = next((n for n, pane in self.screen.panes.items() if pane is view), "")
         if name:
-            self._title_timer = self.screen.set_timer(REST_S, lambda: self.screen.paint_title(name))
+            self._title_timer = self.screen.set_timer(REST_S, partial(self._title_rested, name))
+
+    def _title_rested(self, name: str) -> None:
+        self._title_timer = None
+        self.screen.paint_title(name)
 
     def _rested(self) -> None:
         self._rest = None

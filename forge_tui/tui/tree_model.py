@@ -214,13 +214,14 @@ class TreeModel:
         return True
 
     def guide_flags(self, n: int, most: int) -> tuple[list[bool], int]:
-        """For n and its nearest ancestors below a root: is it the last child? At most `most`, outermost first; and how many were left out."""
+        """For n and its nearest ancestors below a root: is it the last child? At most `most`, outermost first; and n's depth."""
         flags: list[bool] = []
+        depth = self.depth[n]
         while self.parent[n] != NO_NODE and len(flags) < most:
             flags.append(self.is_last(n))
             n = self.parent[n]
         flags.reverse()
-        return flags, self.depth[n]
+        return flags, depth
 
     def best(self) -> int:
         """The fastest confirmed champion, else the fastest correct node, NO_NODE when none is timed."""
