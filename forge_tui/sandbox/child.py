@@ -321,6 +321,7 @@ def _configuration(
         "uid": privileges.OTHER_UID if change_user else 0,
         "read": confinement.read,
         "write": confinement.write,
+        "devices": confinement.devices,
         "limits": [
             limits.cpu_s,
             limits.memory_bytes,

@@ -44,7 +44,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class Confinement:
-    """One child's rights. pass_fds: descriptors it inherits under their numbers. environment: all it gets."""
+    """One child's rights. pass_fds: descriptors it inherits under their numbers. environment: all it gets.
+
+    devices: device nodes it may open for reading, writing and ioctl (a GPU's).
+    """
 
     role: str
     read: tuple[str, ...]
@@ -52,11 +55,12 @@ class Confinement:
     pass_fds: tuple[int, ...] = ()
     limits: Limits = Limits()
     environment: Mapping[str, str] = field(default_factory=dict)
+    devices: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
             raise ValueError(f"unknown sandbox role {self.role!r}; known: {', '.join(ROLES)}")
-        for path in (*self.read, *self.write):
+        for path in (*self.read, *self.write, *self.devices):
             if not Path(path).is_absolute():
                 raise ValueError(f"sandbox path {path!r} is not absolute")
 

@@ -116,7 +116,8 @@ def _target(config: Config, layers: dict[str, str], parent: int, told: int) -> N
     if "landlock" in wanted:
         rules = [(path, landlock.READ) for path in config["read"]]
         rules += [(path, landlock.WRITE) for path in config["write"]]
-        rules += [("/proc/self/task", landlock.WRITE), ("/dev/null", landlock.DEVICE)]
+        rules += [(path, landlock.DEVICE) for path in ("/dev/null", *config["devices"])]
+        rules.append(("/proc/self/task", landlock.WRITE))  # CUDA's start-up names its threads there
         landlock.restrict(rules)
         layers["landlock"] = "on"
     if "seccomp" in wanted:

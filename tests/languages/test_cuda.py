@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -216,3 +217,27 @@ def test_parameters_are_unknown_rather_than_wrong_when_the_section_is_cut(cubin:
     assert at > 0 and len(good.parameters) == 6
     damaged = cubin[: at + 1] + b"\xee" + cubin[at + 2 :]
     assert len(kernels_of(damaged)["scale"].parameters) == 5
+
+
+class FakeNvml:
+    """NVML of a machine with one device of compute capability 8.6."""
+
+    class NVMLError(Exception):
+        pass
+
+    def nvmlInit(self) -> None: ...
+
+    def nvmlShutdown(self) -> None: ...
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle: int) -> tuple[int, int]:
+        return 8, 6
+
+
+def test_with_a_device_its_architecture_is_the_target(nvcc: Toolchain, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
+    found = Cuda(cache=None).probe()
+    assert isinstance(found, Toolchain), found
+    assert found.runnable and found.target == "sm_86" and found.line == ""
