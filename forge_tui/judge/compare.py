@@ -25,11 +25,11 @@ from forge_tui.judge.rules import (
     ulp_distance,
 )
 from forge_tui.judge.samples import dtype_name
+from forge_tui.judge.wording import CODES, Words, finite, number, share, times
 from forge_tui.records.problem import Problem
 from forge_tui.records.verdict import FAILED, PASSED, UNKNOWN, Check, TrialError
 
 CHUNK = 1 << 17  # elements per step: the float64 temporaries stay in the second-level cache
-_CODES = ("finite", "NaN", "+Inf", "-Inf")
 
 
 class Scratch:
@@ -94,9 +94,9 @@ def judge_outputs(
     errors: list[TrialError] = []
     checks: list[Check] = []
     problem: Problem | None = None
-    for number, (output, limit, name) in enumerate(zip(outputs, limits, names, strict=True)):
+    for place, (output, limit, name) in enumerate(zip(outputs, limits, names, strict=True)):
         try:
-            one = _Comparison(trial, number, name, output, limit, probe, scratch).run(sums, index)
+            one = _Comparison(trial, place, name, output, limit, probe, scratch).run(sums, index)
         except (RuntimeError, MemoryError) as error:
             text = str(error)
             if not isinstance(error, MemoryError) and "memory" not in text:
@@ -130,6 +130,7 @@ class _Comparison:
         self.trial, self.number, self.name, self.output, self.limits = trial, number, name, output, limits
         self.probe, self.scratch = probe, scratch
         self.checks: list[Check] = []
+        self.words = Words(trial, name, limits)
 
     def run(self, sums: SumRule | None, index: IndexRule | None) -> CheckResult:
         b = self.limits
@@ -164,7 +165,7 @@ class _Comparison:
         if not bool(wrong.any()):
             return self._passed("integer probe" if self.probe else "error", self._error(flat, None, 0.0, passed=True))
         where = int(wrong.to(torch.uint8).argmax())
-        line = self._sentence(flat, wrong, where)
+        line = self.words.sentence(flat, wrong, where)
         if self.probe:
             line += "; small integers add up exactly in any order, so inputs or sums were rounded"
         return self._failed(
@@ -198,8 +199,9 @@ class _Comparison:
     def _nonfinite(self, flat: torch.Tensor) -> str | None:
         codes = self.limits.codes
         if codes is None:
-            # abs().sum() is finite only if all are, except when it overflows: then look closely.
+            # The sum is finite only if all elements are, except when it overflows: then look closely.
             if math.isfinite(float(flat.sum(dtype=torch.float64))):
+                self.checks.append(Check("nonfinite", PASSED))
                 return None
             expected = torch.zeros(flat.numel(), dtype=torch.int8, device=flat.device)
             got = codes_of(flat)
@@ -213,11 +215,11 @@ class _Comparison:
             self.checks.append(Check("nonfinite", PASSED))
             return None
         where = int(wrong.to(torch.uint8).argmax())
-        got_word, want_word = _CODES[int(got[where])], _CODES[int(expected[where])]
+        got_word, want_word = CODES[int(got[where])], CODES[int(expected[where])]
         return (
-            f"{self.name} is {got_word} where eager is {want_word} at {list(self._index(where))} "
-            f"({count} of {flat.numel()} places, trial {self.trial!r}): got {_number(flat[where])}, "
-            f"eager {_number(self.limits.eager[where])}"
+            f"{self.name} is {got_word} where eager is {want_word} at {list(self.words.index(where))} "
+            f"({count} of {flat.numel()} places, trial {self.trial!r}): got {number(flat[where])}, "
+            f"eager {number(self.limits.eager[where])}"
         )
 
     def _ulp(self, flat: torch.Tensor) -> CheckResult:
@@ -241,7 +243,7 @@ class _Comparison:
         if not bool(wrong.any()):
             return self._passed("error", self._error(flat, int(squares.argmax()), rms, True))
         where = int(wrong.to(torch.uint8).argmax())
-        line = self._sentence(flat, wrong, where) + f"; one rounding allows {b.rule.ulps} unit in the last place"
+        line = self.words.sentence(flat, wrong, where) + f"; one rounding allows {b.rule.ulps} unit in the last place"
         return self._failed("error", line, "numeric", self._error(flat, where, rms, False))
 
     def _weak(self, flat: torch.Tensor) -> CheckResult:
@@ -265,7 +267,7 @@ class _Comparison:
         if not bool(wrong.any()):
             return self._passed("error", self._error(flat, int(d.abs_().argmax()), rms, True))
         where = int(wrong.to(torch.uint8).argmax())
-        line = self._sentence(flat, wrong, where) + "; torch's default tolerance (weak card)"
+        line = self.words.sentence(flat, wrong, where) + "; torch's default tolerance (weak card)"
         return self._failed("error", line, "numeric", self._error(flat, where, rms, False))
 
     def _ratio(self, flat: torch.Tensor, sums: SumRule | None) -> CheckResult:
@@ -293,17 +295,19 @@ class _Comparison:
         too_large = not rms <= b.limit
         if (count or failing or too_large) and self._close_enough(flat):
             count, failing, too_large = 0, {}, False
-        ratio = f"rms error {_times(rms, b.rms_eager)} eager's"
+        ratio = f"rms error {times(rms, b.rms_eager)}"
         if count or too_large:
             where = first if first >= 0 else worst
-            share = f"{self._share(count, n)} outside the bound, first at" if count else "worst at"
-            line = f"{self.name}: {ratio} (limit {_times(b.limit, b.rms_eager)}); {share} {self._values(flat, where)}"
-            line += self._place(flat, failing)
+            lead = f"{share(count, n)} outside the bound, first at" if count else "worst at"
+            line = (
+                f"{self.name}: {ratio} (limit {times(b.limit, b.rms_eager)}); {lead} {self.words.values(flat, where)}"
+            )
+            line += self.words.place(flat, failing)
             return self._failed("error", line, "numeric", self._error(flat, worst, rms, False))
         self.checks.append(Check("error", PASSED, ratio))
         if failing:
-            line = f"{self.name}: the whole is within the bound ({ratio}), but not{self._place(flat, failing, '')}"
-            line += f"; worst at {self._values(flat, worst)}"
+            line = f"{self.name}: the whole is within the bound ({ratio}), but not{self.words.place(flat, failing, '')}"
+            line += f"; worst at {self.words.values(flat, worst)}"
             return self._failed("slices", line, "numeric", self._error(flat, worst, rms, False))
         if means:
             self.checks.append(Check("slices", PASSED, f"{sum(m.numel() for m in means.values())} slices"))
@@ -333,59 +337,12 @@ class _Comparison:
             return f"{self.name}: a row sums to 1 only within {worst:.3g}, allowed {rule.allowed:.3g} (trial {self.trial!r})"
         return ""
 
-    # Words.
-
-    def _index(self, flat_index: int) -> tuple[int, ...]:
-        shape = self.limits.shape + ((2,) if self.limits.dtype.is_complex else ())
-        found = []
-        for size in reversed(shape):
-            found.append(flat_index % size)
-            flat_index //= size
-        return tuple(reversed(found))
-
     def _worst(self, squares: torch.Tensor, means: dict[str, torch.Tensor]) -> int:
         blocks = means.get("block")
         if blocks is None:
             return int(squares.argmax())
         start = min(int(blocks.argmax()) * BLOCK, squares.numel() - BLOCK)
         return int(start + int(squares[start : start + BLOCK].argmax()))
-
-    def _share(self, count: int, n: int) -> str:
-        return f"{count} of {n} outputs ({100 * count / n:.3g}%)"
-
-    def _values(self, flat: torch.Tensor, where: int) -> str:
-        b = self.limits
-        expected = b.wide[where] if b.wide is not None else b.eager[where]
-        text = f"{list(self._index(where))}: got {_number(flat[where])}, expected {_number(expected)}"
-        return f"{text}, eager {_number(b.eager[where])} (trial {self.trial!r})"
-
-    def _sentence(self, flat: torch.Tensor, wrong: torch.Tensor, where: int) -> str:
-        count = int(wrong.sum())
-        text = f"{self.name}: {self._share(count, flat.numel())} wrong, first at {self._values(flat, where)}"
-        return text + self._same_everywhere(flat[wrong], count)
-
-    def _same_everywhere(self, values: torch.Tensor, count: int) -> str:
-        if count >= 8 and bool((values == values[0]).all()):
-            return f"; all of them hold {_number(values[0])}: never written?"
-        return ""
-
-    def _place(self, flat: torch.Tensor, failing: dict[str, torch.Tensor], lead: str = "; wrong in") -> str:
-        """The smallest named region that is wrong, when it is a small part of the output."""
-        if not failing:
-            return ""
-        name = min(failing, key=lambda k: float(failing[k].float().mean()))
-        wrong = failing[name]
-        number, count = int(wrong.to(torch.uint8).argmax()), int(wrong.sum())
-        if count * 2 > wrong.numel() and lead:
-            return ""
-        more = f" and {count - 1} more of {wrong.numel()}" if count > 1 else ""
-        if name != "block":
-            return f"{lead} {name} {number}{more}"
-        start = min(number * BLOCK, flat.numel() - BLOCK)
-        index = self._index(start)
-        row = f" of row {list(index[:-1])}" if len(index) > 1 else ""
-        text = f"{lead} block {index[-1] // BLOCK} (elements {index[-1]} on){row}{more}"
-        return text + self._same_everywhere(flat[start : start + BLOCK], BLOCK)
 
     def _error(self, flat: torch.Tensor, where: int | None, rms: float | None, passed: bool) -> TrialError:
         b = self.limits
@@ -395,8 +352,8 @@ class _Comparison:
             return TrialError(self.trial, self.number, rms, eager_rms, ratio, passed=passed)
         expected = b.wide[where] if b.wide is not None else b.eager[where]
         return TrialError(
-            self.trial, self.number, _finite(rms), eager_rms, _finite(ratio), self._index(where),
-            _finite(float(flat[where])), _finite(float(expected)), _finite(float(b.eager[where])), passed,
+            self.trial, self.number, finite(rms), eager_rms, finite(ratio), self.words.index(where),
+            finite(float(flat[where])), finite(float(expected)), finite(float(b.eager[where])), passed,
         )  # fmt: skip
 
     def _passed(self, check: str, error: TrialError) -> CheckResult:
@@ -407,16 +364,3 @@ class _Comparison:
         self.checks.append(Check(check, FAILED, line))
         error = error or TrialError(self.trial, self.number, None, self.limits.rms_eager, None, passed=False)
         return CheckResult((error,), tuple(self.checks), Problem("candidate", kind, line))
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
-def _number(value: torch.Tensor) -> str:
-    item = value.item()
-    return f"{item:.6g}" if isinstance(item, float) else str(item)
-
-
-def _times(value: float, unit: float) -> str:
-    return f"{value / unit:.3g}x" if unit > 0 else f"{value:.3g} (eager 0)"

@@ -7,7 +7,7 @@ Source: KernelBench #165 shows what a fixed tolerance lets through; the multiple
   element  |C-R|   <= 2m * max(max|E-R|, 3s) + 2 eps |R| + 4f + one smallest step, at every element
   slices   the whole rule on rows, columns, channels and 64-element blocks, with 2m
 
-m is 2 (3 below 1000 effective elements, 1.25 when eager itself is worse than rounding explains: "ill-conditioned").
+m is 2 (3 below 1000 effective elements, 8 for a handful, 1.25 when eager itself is worse than rounding explains: "ill-conditioned").
 s, the sensitivity, is what flipping the last bit of every input does to R in the type the operator accumulates in, times
 the growth of a plain loop: eager may be exactly right in one row by luck, and an honest kernel there must not be held
 to an error of zero.
@@ -28,7 +28,7 @@ from forge_tui.records.dtype import EPS
 
 EXACT, ULP, RATIO, WEAK = "exact", "ulp", "ratio", "weak"
 BLOCK = 64
-FEW = 1000  # dynamo's `same` relaxes m below this many outputs
+FEW, VERY_FEW = 1000, 16  # dynamo's `same` relaxes m to 3 below 1000 outputs and to 8 or 10 for a handful
 TF32_EPS = 9.8e-4
 ILL_M = 1.25
 
@@ -221,7 +221,7 @@ def bounds(
     explained = 4 * math.sqrt(conditions.reduction) * conditions.accumulator_eps + eps
     explained += 4 * sensitivity / rms_reference if rms_reference > 0 else 0.0
     ill = rule.kind == RATIO and relative > explained
-    m = ILL_M if ill else max(rule.m, 3.0) if effective < FEW else rule.m
+    m = ILL_M if ill else max(rule.m, _few_m(effective))
     kind = rule.kind
     if kind == RATIO and reference.dtype == eager.dtype and eager.dtype not in (torch.float64, torch.complex128):
         kind = WEAK  # R was computed in the card's own type: eager's error against it means nothing
@@ -230,6 +230,8 @@ def bounds(
         slack = error.abs_().mul_(2)
         if conditions.several_roundings and moves is not None:
             slack = torch.maximum(slack, moves.abs_().mul_(2))
+    # What is off in a norm is off by a factor: its outliers carry it.
+    slope = 2 * eps * (max(1.0, growth / 2) if eps <= EPS["float32"] else 1.0)
     floor, slice_floor = _floors(eps, effective, conditions.reduction)
     limits = {}
     for name, mean in reference_slices.items():
@@ -245,7 +247,7 @@ def bounds(
     return Bounds(
         kind, rule, tuple(eager.shape), eager.dtype, flat, wide, masked, codes, m, ill, rms_reference, rms_eager,
         limit=m * max(rms_eager, sensitivity) + floor * rms_reference + step,
-        constant=2 * m * max(largest, 3 * sensitivity) + 4 * floor * rms_reference + step, slope=2 * eps, slack=slack, slices=limits, relative_error=relative,
+        constant=2 * m * max(largest, 3 * sensitivity) + 4 * floor * rms_reference + step, slope=slope, slack=slack, slices=limits, relative_error=relative,
     )  # fmt: skip
 
 
@@ -267,6 +269,10 @@ def _effective_count(squares: torch.Tensor, n: int) -> float:
     scaled = squares / top  # so that fourth powers neither overflow nor vanish
     total = float(scaled.sum())
     return total * total / float((scaled * scaled).sum())
+
+
+def _few_m(effective: float) -> float:
+    return 8.0 if effective <= VERY_FEW else 3.0 if effective < FEW else 1.0
 
 
 def sequential_growth(terms: int) -> float:

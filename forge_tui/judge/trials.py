@@ -209,7 +209,7 @@ def _changed(
     if role.kind in ("integer", "bool"):
         new = None if change in (_special, _constant_rows, _parameters) else shuffled(values, source)
     else:
-        wide = values.to(torch.float64 if values.dtype == torch.float64 else torch.float32)
+        wide = values.to(torch.float64 if values.dtype == torch.float64 else torch.float32).contiguous()
         new = change(_Draw(card, sample, wide, role, source, first, tensor.dtype))
     if new is None:
         return tensor
