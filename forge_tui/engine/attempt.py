@@ -70,6 +70,7 @@ class Attempts:
     async def confirm(self, cs: CardSearch, node: Node) -> None:
         """Judge again in a fresh process with fresh seeds and placement; these are the numbers that count."""
         cs.tried_to_confirm.add(node.candidate.candidate_id)
+        cs.nodes_at_confirm = len(cs.nodes)
         cs.in_flight.add(node.candidate.candidate_id)
         try:
             binary = await self.binary_of(cs, node)

@@ -52,6 +52,7 @@ class CardSearch:
     proposing: int = 0
     proposing_from: list[str] = field(default_factory=list)
     bad_replies: int = 0
+    nodes_at_confirm: int = 0
     done: str = ""
     budget: int = 0
     tried_to_confirm: set[str] = field(default_factory=set)
