@@ -18,30 +18,26 @@ NODE_FIELDS = tuple(f.name for f in dataclasses.fields(NodeRow))
 _CARDS = """
 WITH latest AS (SELECT max(seq) AS seq FROM card GROUP BY card_id),
  counts AS (SELECT card_id, count(*) AS attempts, sum(state IN ('rejected', 'repair')) AS failures,
-    sum(state IN ('queued', 'running', 'repair')) AS active, sum(confirmed) AS confirmed,
-    sum(speedup IS NOT NULL) AS timed FROM node GROUP BY card_id),
- best AS (SELECT card_id, node_id, time_us, speedup, low, high, confirmed, audit_class, state,
-    row_number() OVER (PARTITION BY card_id ORDER BY state = 'champion' DESC, speedup DESC, number) AS place
-    FROM node WHERE speedup IS NOT NULL AND state IN ('champion', 'correct', 'pruned'))
+    sum(state IN ('queued', 'running', 'repair')) AS active, sum(confirmed) AS confirmed FROM node GROUP BY card_id)
 SELECT c.card_id, c.title, c.op, c.calls, c.share, c.state, c.reason, c.op_class, c.synthetic,
-    coalesce(n.attempts, 0), coalesce(n.failures, 0), coalesce(n.active, 0), coalesce(n.confirmed, 0),
-    b.node_id, b.time_us, b.speedup, b.low, b.high, b.confirmed, b.audit_class, b.state
+    coalesce(n.attempts, 0), coalesce(n.failures, 0), coalesce(n.active, 0), coalesce(n.confirmed, 0)
  FROM latest l JOIN card c ON c.seq = l.seq LEFT JOIN counts n ON n.card_id = c.card_id
- LEFT JOIN best b ON b.card_id = c.card_id AND b.place = 1
  ORDER BY c.share IS NULL, c.share DESC, c.seq
 """
+_BEST = "SELECT node_id, time_us, speedup, low, high, confirmed, audit_class, state FROM node WHERE card_id = ? AND "
+_NO_BEST: tuple[Any, ...] = ("", None, None, None, None, 1, "", "")
 
 
 def cards(db: sqlite3.Connection) -> list[CardRow]:
     """Every card's row, largest share first."""
     ready, words = card_notes(db, "card ready"), card_notes(db, "card state")
     eager, compiled = measured(db, "eager"), measured(db, "compile")
-    floors, timed = _last_verdict(db, "floor_us"), _last_verdict(db, "baseline_us")
     rows = []
-    for row in db.execute(_CARDS):
-        card_id, title, op, calls, share, state, reason, op_class, synthetic = row[:9]
-        attempts, failures, active, confirmed = row[9:13]
-        best_id, best_us, speedup, low, high, best_confirmed, audit_class, best_state = row[13:]
+    for row in db.execute(_CARDS).fetchall():
+        card_id, title, op, calls, share, state, reason, op_class, synthetic, attempts, failures, active, confirmed = (
+            row
+        )
+        best_id, best_us, speedup, low, high, best_confirmed, audit_class, best_state = _best(db, card_id)
         said = ready.get(card_id, {})
         shown, why = _card_state(state, reason, said, words.get(card_id, {}), best_state, active, attempts, confirmed)
         rows.append(
@@ -53,16 +49,16 @@ def cards(db: sqlite3.Connection) -> list[CardRow]:
                 share=share,
                 state=shown,
                 reason=why,
-                eager_us=eager.get(card_id) or said.get("eager_us") or timed.get(card_id),
+                eager_us=eager.get(card_id) or said.get("eager_us") or _last(db, "baseline_us", card_id),
                 compile_us=compiled.get(card_id),
-                floor_us=said.get("floor_us") or floors.get(card_id),
-                best_id=best_id or "",
+                floor_us=said.get("floor_us") or _last(db, "floor_us", card_id),
+                best_id=best_id,
                 best_us=best_us,
                 speedup=speedup,
                 low=low,
                 high=high,
-                provisional=best_id is not None and not best_confirmed,
-                audit_class=audit_class or "",
+                provisional=not best_confirmed,
+                audit_class=audit_class,
                 attempts=attempts,
                 failures=failures,
                 weak=bool(said.get("weak", not op_class)),
@@ -72,10 +68,20 @@ def cards(db: sqlite3.Connection) -> list[CardRow]:
     return rows
 
 
-def _last_verdict(db: sqlite3.Connection, column: str) -> dict[str, float]:
-    """card -> newest known value of a verdict column."""
-    rows = db.execute(f"SELECT card_id, {column}, max(seq) FROM verdict WHERE {column} IS NOT NULL GROUP BY card_id")
-    return {card_id: value for card_id, value, _ in rows}
+def _best(db: sqlite3.Connection, card_id: str) -> tuple[Any, ...]:
+    """The champion, else the fastest right node so far."""
+    found = db.execute(_BEST + "state = 'champion'", (card_id,)).fetchone()
+    if found is None:
+        provisional = "speedup IS NOT NULL AND state IN ('correct', 'pruned') ORDER BY speedup DESC, number LIMIT 1"
+        found = db.execute(_BEST + provisional, (card_id,)).fetchone()
+    return found or _NO_BEST
+
+
+def _last(db: sqlite3.Connection, column: str, card_id: str) -> float | None:
+    """The newest known value of a verdict column."""
+    query = f"SELECT {column} FROM verdict WHERE card_id = ? AND {column} IS NOT NULL ORDER BY seq DESC LIMIT 1"
+    row = db.execute(query, (card_id,)).fetchone()
+    return row[0] if row else None
 
 
 def _card_state(
@@ -83,7 +89,7 @@ def _card_state(
     reason: str,
     ready: dict[str, Any],
     word: dict[str, Any],
-    best_state: str | None,
+    best_state: str,
     active: int,
     attempts: int,
     confirmed: int,
@@ -148,7 +154,7 @@ def _rows(found: Iterable[tuple[Any, ...]]) -> list[NodeRow]:
 
 def _baselines(db: sqlite3.Connection, card_id: str) -> list[NodeRow]:
     ready = card_notes(db, "card ready").get(card_id, {})
-    eager = measured(db, "eager").get(card_id) or ready.get("eager_us") or _last_verdict(db, "baseline_us").get(card_id)
+    eager = measured(db, "eager").get(card_id) or ready.get("eager_us") or _last(db, "baseline_us", card_id)
     compiled = measured(db, "compile").get(card_id)
     speedup = 1.0 if eager is not None else None
     base = NodeRow(

@@ -145,9 +145,10 @@ def _rate(db: sqlite3.Connection, now: float, elapsed: float) -> float | None:
 
 
 def _open_steps(db: sqlite3.Connection) -> list[tuple[str, str]]:
+    """(step, candidate) of what is in flight, newest first; older than a few hundred rows nothing is."""
     return db.execute(
-        "SELECT step, candidate_id FROM attempt a WHERE state = 'started' AND NOT EXISTS (SELECT 1 FROM attempt e"
-        " WHERE e.attempt_id = a.attempt_id AND e.state IN ('done', 'lost')) ORDER BY seq DESC"
+        "SELECT step, candidate_id FROM (SELECT * FROM attempt ORDER BY seq DESC LIMIT 500) a WHERE state = 'started'"
+        " AND NOT EXISTS (SELECT 1 FROM attempt e WHERE e.attempt_id = a.attempt_id AND e.state IN ('done', 'lost'))"
     ).fetchall()
 
 

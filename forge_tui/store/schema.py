@@ -68,7 +68,6 @@ INDEXES: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ("attempt", ("attempt_id", "state"), False),
     ("attempt", ("candidate_id",), False),
     ("verdict", ("candidate_id",), False),
-    ("verdict", ("card_id", "outcome"), False),
     ("measurement", ("subject", "kind"), False),
     ("note", ("subject", "kind"), False),
     ("note", ("kind",), False),
@@ -80,6 +79,17 @@ INDEXES: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ("log", ("card_id", "seq"), False),
     ("node", ("node_id",), True),
     ("node", ("changed",), False),
+    ("node", ("card_id", "state", "confirmed"), False),
+)
+
+# Indexes over few rows of large tables, which sqlite_utils has no way to say. With them a card's champion, its best
+# provisional node and its last numbers cost the same in a tree of 50 and of 50,000 nodes.
+PARTIAL_INDEXES = (
+    "CREATE INDEX node_by_worth ON node (card_id, speedup) WHERE worthy = 1",
+    "CREATE INDEX node_by_speedup ON node (card_id, speedup) WHERE speedup IS NOT NULL",
+    "CREATE INDEX node_champion ON node (card_id) WHERE state = 'champion'",
+    "CREATE INDEX verdict_with_time ON verdict (card_id) WHERE baseline_us IS NOT NULL",
+    "CREATE INDEX verdict_with_floor ON verdict (card_id) WHERE floor_us IS NOT NULL",
 )
 
 LOG: dict[str, type] = {"seq": int, "at": float, "level": str, "card_id": str, "candidate_id": str, "text": str}
@@ -116,6 +126,8 @@ def _first_tables(db: Any) -> None:
     db.execute(f"CREATE TABLE node ({', '.join(lines)}, PRIMARY KEY (card_id, number)) STRICT, WITHOUT ROWID")
     for table, names, unique in INDEXES:
         db[table].create_index(list(names), unique=unique)
+    for statement in PARTIAL_INDEXES:
+        db.execute(statement)
     for table in (*FACTS, "body"):
         for action in ("UPDATE", "DELETE"):
             db.execute(
