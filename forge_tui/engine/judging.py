@@ -69,7 +69,8 @@ class JudgeClient:
 
     async def compile_baseline(self, job: CompileJob) -> Measurement:
         """torch.compile's time for an opened card; value None with the reason when there is none."""
-        return await self._ask("compile_baseline", job, Measurement, job.limit_s + 60, None)
+        measured: Measurement = await self._ask("compile_baseline", job, Measurement, job.limit_s + 60, None)
+        return measured
 
     async def close(self) -> None:
         await self._child.close()

@@ -86,11 +86,11 @@ class SearchLoop:
                 if node.verdict is None and not node.pruned:
                     self._start(self._again(cs, node))
         for request, reply in recovered.answered if recovered else ():
-            if (cs := self._s.cards.get(request.card_id)) is not None:
-                self._start(self._counted(cs, self.proposing.finish_reply(cs, request, reply)))
+            if (owner := self._s.cards.get(request.card_id)) is not None:
+                self._start(self._counted(owner, self.proposing.finish_reply(owner, request, reply)))
         for request in recovered.again if recovered else ():
-            if (cs := self._s.cards.get(request.card_id)) is not None:
-                self._start(self._counted(cs, self.proposing.send_again(cs, request)))
+            if (owner := self._s.cards.get(request.card_id)) is not None:
+                self._start(self._counted(owner, self.proposing.send_again(owner, request)))
 
     async def _again(self, cs: CardSearch, node: Node) -> None:
         cs.in_flight.add(node.candidate.candidate_id)
@@ -121,23 +121,23 @@ class SearchLoop:
             self._start(self._expand(cs, node) if what == "expand" else self._rejudge(cs, node))
             return True
         for cs in self._s.cards.values():
-            node = cs.to_confirm() if self.chooser.time_to_confirm(cs) else None
-            if node is not None:
-                self._start(self._confirm(cs, node))
+            winner = cs.to_confirm() if self.chooser.time_to_confirm(cs) else None
+            if winner is not None:
+                self._start(self._confirm(cs, winner))
                 return True
         choice = self.chooser.next(self.proposing)
         if choice is None:
             return False
-        cs, node = choice
+        cs, expanded = choice
         if cs.ready is None:
             lock = self._opening.get(cs.card.card_id)
             if lock is not None and lock.locked():
                 return False
             self._start(self._open_once(cs))
-        elif node is None:
+        elif expanded is None:
             self._start(self._counted(cs, self.proposing.new_root(cs)))
         else:
-            self._start(self._expand(cs, node))
+            self._start(self._expand(cs, expanded))
         return True
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:

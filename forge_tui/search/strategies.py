@@ -56,7 +56,8 @@ def cap(tree: Tree, name: str, k: Constants) -> int:
         factor *= 2
     if stats.failed_in_a_row >= 3:
         factor /= 2
-    return max(1, math.floor(factor * stats.visits**k.alpha))
+    limit: int = math.floor(factor * stats.visits**k.alpha)
+    return max(1, limit)
 
 
 def _top_quartile(tree: Tree, name: str) -> bool:

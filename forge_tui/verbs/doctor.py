@@ -14,7 +14,7 @@ from pathlib import Path
 
 from forge_tui import __version__
 from forge_tui.engine.options import options_from
-from forge_tui.languages.registry import all_languages
+from forge_tui.languages.registry import all_languages, language
 from forge_tui.records.problem import Problem
 from forge_tui.sandbox.profile import detect
 from forge_tui.settings.load import load
@@ -140,13 +140,13 @@ def _worker(python: str) -> Iterator[Finding]:
 
 
 def _languages() -> Iterator[Finding]:
-    for lang in all_languages():
-        found = lang.probe()
+    for name in all_languages():
+        found = language(name).probe()
         if isinstance(found, Problem):
-            yield Finding(f"language {lang.name}", "note" if lang.name != "cpp" else "bad", found.line)
+            yield Finding(f"language {name}", "note" if name != "cpp" else "bad", found.line)
         else:
             yield Finding(
-                f"language {lang.name}",
+                f"language {name}",
                 "ok" if found.runnable else "note",
                 f"{found.version}, target {found.target[:60]}" + (f"; {found.line}" if found.line else ""),
             )

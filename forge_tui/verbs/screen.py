@@ -16,9 +16,9 @@ from forge_tui.records.problem import HarnessProblem, MachineProblem, UserInputE
 from forge_tui.records.views import SessionSummary
 from forge_tui.records.workload import WorkloadSpec
 from forge_tui.settings.schema import Settings
+from forge_tui.store.catalog import list_sessions
 from forge_tui.store.control import send as send_to_owner
 from forge_tui.store.control import serve
-from forge_tui.store.home import list_sessions
 from forge_tui.store.lock import SessionLocked, read_owner
 from forge_tui.store.reader import Reader
 from forge_tui.store.session import Session
@@ -76,18 +76,21 @@ class Sessions:
     def _begin(self, session: Session, run: Run) -> OpenSession:
         commands = Commands(run)
 
-        async def handle(command: Command) -> Acknowledgement:
-            answer = await commands(command, "socket")
+        async def handle(command: Command, sender: str) -> Acknowledgement:
+            answer = await commands(command, sender)
             if commands.quit_requested:
                 asyncio.get_running_loop().call_soon(asyncio.ensure_future, self._let_go(session.path))
             return answer
 
         async def work() -> None:
-            async with serve(session, handle):
+            server = await serve(session, handle)
+            try:
                 # The problem is in the log already; the session stays open so that it can be read.
                 with contextlib.suppress(UserInputError, MachineProblem, HarnessProblem):
                     await run.go()
                 await asyncio.Event().wait()
+            finally:
+                await server.close()
 
         self._runs[session.path] = (run, asyncio.create_task(work()))
         return self._owned(session, run, commands)

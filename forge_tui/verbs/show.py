@@ -13,7 +13,7 @@ from forge_tui.records.codec import to_json
 from forge_tui.records.problem import UserInputError
 from forge_tui.records.verdict import Verdict
 from forge_tui.records.views import CardRow, NodeRow
-from forge_tui.store.home import list_sessions
+from forge_tui.store.catalog import list_sessions
 from forge_tui.store.places import home
 from forge_tui.store.reader import Reader
 from forge_tui.verbs.tables import interval, number, percent, plain, print_json, table

@@ -14,6 +14,8 @@ from forge_tui.store.lock import SessionLocked
 from forge_tui.store.session import Session
 from forge_tui.verbs.tables import say
 
+# One English sentence through all-MiniLM-L6-v2: what an embedding service does per query.
+DEMO_EXAMPLE, DEMO_OPTIONS = "minilm", ("batch=1",)
 # A search of the shipped model that ends within three minutes on two cores.
 DEMO = {
     "budget.minutes": "1.4",
@@ -33,16 +35,10 @@ def home(arguments: argparse.Namespace) -> int:
 
 
 def demo(arguments: argparse.Namespace) -> int:
-    from forge_tui.examples.catalogue import DEMO_EXAMPLE
-
     settings = _settings(arguments, DEMO)
-    return _start(
-        WorkloadSpec(f"example:{arguments.example or DEMO_EXAMPLE}", threads=_threads(settings)),
-        "",
-        "",
-        settings,
-        arguments,
-    )
+    options = () if arguments.example else DEMO_OPTIONS
+    spec = WorkloadSpec(f"example:{arguments.example or DEMO_EXAMPLE}", options=options, threads=_threads(settings))
+    return _start(spec, "", "", settings, arguments)
 
 
 def new(arguments: argparse.Namespace) -> int:

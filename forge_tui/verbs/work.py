@@ -75,11 +75,11 @@ async def _headless(session: Session, spec: WorkloadSpec, settings: Settings, as
 
 
 async def _work(run: Run, commands: Commands) -> None:
-    async def handle(command: Any) -> Any:
-        return await commands(command, "socket")
-
-    async with serve(run.session, handle):
+    server = await serve(run.session, commands)
+    try:
         await run.go()
+    finally:
+        await server.close()
 
 
 async def _narrate(run: Run) -> None:
