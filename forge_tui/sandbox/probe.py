@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import _socket
 import _thread
+import contextlib
 import ctypes
 import errno
 import json
@@ -33,7 +34,7 @@ def canaries(parent: int | None = None, forbidden: str = "/etc/passwd", outside:
     return {
         "read a forbidden file": _read(forbidden),
         "read the parent's environment": _read(f"/proc/{parent}/environ") if parent else UNKNOWN,
-        "write outside": _write(os.path.join(outside, f"forge-canary-{os.getpid()}")),
+        "write outside": _write(outside),
         "open a socket": _connect(),
         "signal the parent": _signal(parent),
         "trace a process": _trace(),
@@ -71,12 +72,17 @@ def _read(path: str) -> str:
     return _outcome(attempt, absent=REFUSED if path.startswith("/proc/") else UNKNOWN)
 
 
-def _write(path: str) -> str:
-    def attempt() -> None:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        os.unlink(path)
-
-    return _outcome(attempt)
+def _write(folder: str) -> str:
+    """An unnamed file leaves nothing behind, even where the worker may create files but not remove them."""
+    outcome = _outcome(lambda: os.close(os.open(folder, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600)))
+    if outcome != UNKNOWN:
+        return outcome
+    path = f"{folder}/forge-canary-{os.urandom(8).hex()}"  # a file system without unnamed files
+    outcome = _outcome(lambda: os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)))
+    if outcome == ALLOWED:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+    return outcome
 
 
 def _connect() -> str:

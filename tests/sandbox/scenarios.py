@@ -69,6 +69,12 @@ class Scenarios:
         done = self.finish(isolated_command("forge_tui.sandbox.probe", "unlocked"), run_confinement(()))
         return dict(json.loads(done.stdout)["canaries"])
 
+    def canaries_without_landlock(self) -> dict[str, str]:
+        layers = self.profile.layers | {"landlock": "left out by the test"}
+        argv = isolated_command("forge_tui.sandbox.probe")
+        done = child.run(argv, run_confinement(()), 20, profile=profile_of(layers))
+        return dict(json.loads(done.stdout)["canaries"])
+
     def fork_bomb(self) -> int:
         """Forks that a run worker managed before any lock_down."""
         code = (

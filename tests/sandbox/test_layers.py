@@ -19,7 +19,7 @@ from forge_tui.sandbox.profile import LAYERS, detect, profile_of
 
 PLAIN_UID = 65534
 NAMES = (
-    "layers", "canaries", "unlocked_canaries", "fork_bomb", "process_limit", "secret_seen", "tree_kill",
+    "layers", "canaries", "unlocked_canaries", "canaries_without_landlock", "fork_bomb", "process_limit", "secret_seen", "tree_kill",
     "daemon_of_an_ended_worker", "caller_dies", "files", "memory", "processor_time", "metadata",
 )  # fmt: skip
 
@@ -99,6 +99,12 @@ def test_every_canary_of_a_locked_worker_is_refused(seen: dict[str, Any]) -> Non
 def test_canaries_can_fail_when_the_second_stage_is_left_out(seen: dict[str, Any]) -> None:
     assert seen["unlocked_canaries"]["start a thread"] == "allowed"
     assert seen["unlocked_canaries"]["start a program"] == "allowed"
+
+
+def test_canaries_see_that_landlock_is_missing_and_leave_nothing_behind(seen: dict[str, Any]) -> None:
+    found = seen["canaries_without_landlock"]
+    assert found["write outside"] == found["read a forbidden file"] == "allowed"
+    assert not list(Path("/tmp").glob("forge-canary-*"))
 
 
 def test_each_layer_reports_on_or_a_reason(seen: dict[str, Any]) -> None:
