@@ -37,6 +37,9 @@ def measure(body: Any, progress: Progress) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001 - the compiler may raise anything; all of it means "no number"
         return {"line": f"torch.compile failed: {_reason(error)}"}
     compile_s = time.perf_counter() - start
+    graphs, breaks = compiled_graphs()
+    if graphs == 0:
+        return {"line": "torch.compile compiled nothing of this model and left it to eager"}
     progress(stage="compiled", seconds=compile_s)
     torch.set_num_threads(spec.threads)
     worst = _worst(eager.run_all(), outputs)
@@ -46,7 +49,18 @@ def measure(body: Any, progress: Progress) -> dict[str, Any]:
         "compiled_ms": [b * 1e3 for _, b in pairs],
         "compile_s": compile_s,
         "worst": worst,
+        "graphs": graphs,
+        "graph_breaks": breaks,
     }
+
+
+def compiled_graphs() -> tuple[int | None, int | None]:
+    """Graphs compiled and graph breaks so far in this process; None where this torch keeps no such counters."""
+    try:
+        from torch._dynamo.utils import counters
+    except ImportError:
+        return None, None
+    return int(counters["stats"]["unique_graphs"]), sum(int(n) for n in counters["graph_break"].values())
 
 
 def _pairs(eager: Workload, compiled: Workload) -> list[tuple[float, float]]:

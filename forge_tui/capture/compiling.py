@@ -42,7 +42,7 @@ def compile_baseline(spec: WorkloadSpec, subject: str, limit_s: float) -> Measur
     detail = {
         "eager_ms": statistics.median(eager), "speedup": statistics.median(ratios), "speedup_low": ratio_low,
         "speedup_high": ratio_high, "pairs": len(ratios), "compile_s": answer["compile_s"],
-        "worst_difference": answer["worst"],
+        "worst_difference": answer["worst"], "graphs": answer["graphs"], "graph_breaks": answer["graph_breaks"],
     }  # fmt: skip
     return Measurement("model compile", subject, statistics.median(compiled), "ms", "", low, high, detail)
 

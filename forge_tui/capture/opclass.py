@@ -13,7 +13,7 @@ replication_pad1d replication_pad2d gather take take_along_dim index index_selec
 repeat_interleave flip roll tril triu masked_fill masked_select clone copy contiguous reshape flatten to _to_copy type_as
 view_as_real view_as_complex fill zero eq ne lt le gt ge equal greater less greater_equal less_equal not_equal maximum
 minimum fmax fmin max min amax amin aminmax logical_and logical_or logical_not logical_xor bitwise_and bitwise_or
-bitwise_not bitwise_xor isnan isinf isfinite isin max_pool1d max_pool2d max_pool3d max_pool2d_with_indices
+bitwise_not bitwise_xor __and__ __or__ __xor__ __lshift__ __rshift__ isnan isinf isfinite isin max_pool1d max_pool2d max_pool3d max_pool2d_with_indices
 adaptive_max_pool1d adaptive_max_pool2d upsample_nearest1d upsample_nearest2d upsample_nearest3d pixel_shuffle
 pixel_unshuffle channel_shuffle one_hot bucketize searchsorted index_put index_copy index_fill scatter slice_scatter
 select_scatter diag diagonal_copy diag_embed unfold_copy im2col movedim_copy nan_to_num copysign heaviside

