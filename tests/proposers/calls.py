@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -154,25 +156,29 @@ def pack(inputs: list[torch.Tensor], outputs: list[torch.Tensor], threads: int) 
 
 
 def compile_all(sources: list[str], folder: Path, workers: int = 2) -> list[ctypes.CDLL]:
-    """Compile each source as the C++ language does and load it. A compiler error fails with its text."""
+    """Compile each source as the C++ language does and load it; binaries in `folder` are kept by content.
+
+    A compiler error fails with its text.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "card.h").write_text(ABI.read_text())
 
-    def build(numbered: tuple[int, str]) -> ctypes.CDLL:
-        number, text = numbered
-        path = folder / f"k{number}.cpp"
-        path.write_text(text)
-        done = subprocess.run(
-            ["g++", *FLAGS, "-shared", str(path), "-o", str(path.with_suffix(".so"))],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise AssertionError(f"{path}: {done.stderr[:3000]}")
-        return ctypes.CDLL(str(path.with_suffix(".so")))
+    def build(text: str) -> ctypes.CDLL:
+        name = hashlib.sha256("\0".join((text, *FLAGS, ABI.read_text())).encode()).hexdigest()[:16]
+        library = folder / f"{name}.so"
+        if not library.exists():
+            path = folder / f"{name}.cpp"
+            path.write_text(text)
+            fresh = folder / f"{name}.{os.getpid()}.tmp"
+            command = ["g++", *FLAGS, "-shared", str(path), "-o", str(fresh)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise AssertionError(f"{path}: {done.stderr[:3000]}")
+            fresh.replace(library)
+        return ctypes.CDLL(str(library))
 
     with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(build, enumerate(sources)))
+        return list(pool.map(build, sources))
 
 
 def run(library: ctypes.CDLL, made: Call, threads: int = 2) -> tuple[int, list[torch.Tensor]]:

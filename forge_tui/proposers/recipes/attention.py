@@ -1,7 +1,8 @@
 """scaled_dot_product_attention over short sequences: scores of a few queries stay in the first-level cache.
 
 Any strides as long as the head dimension is contiguous, so the transposed views that models pass need no copy.
-A query whose keys are all masked, or all NaN, gives zeros, as eager's kernel does.
+A query whose keys are all masked gives zeros, as in eager; one whose scores are all NaN gives zeros when there is
+no mask and fewer than 16 keys and NaN otherwise, also as in eager, whose maximum drops a NaN in that case alone.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def _space(key: VariantKey, threads: int) -> Space:
 def _allowed(key: VariantKey, point: Point) -> bool:
     head = _sizes(key)[2]
     accumulators = point["queries"] * head // point["width"]
-    return head % point["width"] == 0 and accumulators <= (24 if point["width"] == 16 else 12)
+    return bool(head % point["width"] == 0 and accumulators <= (24 if point["width"] == 16 else 12))
 
 
 def _starts(key: VariantKey, threads: int) -> list[Point]:
@@ -126,14 +127,17 @@ INLINE void attend(const head& h, long t, long T, long S, float scale@MASK_PARAM
     vf most = splat(LOWEST);
     for (long s = 0; s < padded; s += W) most = load(row + s) > most ? load(row + s) : most;  // a NaN never wins
     const float max = lanes_max(most);
+    float empty = 0.0f;
+    if (max == LOWEST && (@MASKED@ || S >= 16))
+      for (long s = 0; s < last; ++s) empty = row[s] != row[s] ? row[s] : empty;
     vf sum = {};
 #pragma GCC unroll @UNROLL@
     for (long s = 0; s < padded; s += W) {
-      const vf e = vexp(load(row + s) - (max == LOWEST ? 0.0f : max));
+      const vf e = vexp_low(load(row + s) - (max == LOWEST ? 0.0f : max));
       store(row + s, max == LOWEST ? vf{} : e);
       sum += e;
     }
-    factor[i] = max == LOWEST ? 0.0f : 1.0f / lanes_sum(sum);
+    factor[i] = max == LOWEST ? empty : 1.0f / lanes_sum(sum);
   }
   vf acc[Q][DV] = {};
 #pragma GCC unroll @UNROLL@
@@ -186,10 +190,11 @@ def _source(key: VariantKey, point: Point) -> Source:
     kind = "uint8_t" if mask is not None and mask[1].dtype == "bool" else "float"
     replacements = {
         "@MASK@": "" if mask is None else _MASK,
+        "@MASKED@": "false" if mask is None else "true",
         "@MASK_DATA@": "" if mask is None else _mask_data(*mask, kind),
         "@MASK_PARAMETERS@": "" if mask is None else f", const {kind}* mask, long mask_t, long mask_s",
         "@MASK_ARGUMENTS@": "" if mask is None else ", mask + b * mask_b + n * mask_h, mask_t, mask_s",
-        "@APPLY@": "row[s] = line[s * mask_s] ? row[s] : LOWEST;"
+        "@APPLY@": "row[s] += line[s * mask_s] ? 0.0f : LOWEST;"
         if kind == "uint8_t"
         else "row[s] += line[s * mask_s];",
         "@MASK_TYPE@": kind,
@@ -205,7 +210,7 @@ def _source(key: VariantKey, point: Point) -> Source:
     body = _KERNEL
     for mark, text in replacements.items():
         body = body.replace(mark, text)
-    pieces = (vector.SUM, vector.MAX, vector.EXP, vector.group_sums(point["width"]))
+    pieces = (vector.SUM, vector.MAX, vector.EXP_LOW, vector.group_sums(point["width"]))
     text = vector.assemble(point["width"], point["threads"], pieces, body)
     words = (
         f"{point['queries']} queries at a time, scores in cache, {point['width']} lanes, {point['threads']} thread(s)"

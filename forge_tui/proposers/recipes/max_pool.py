@@ -51,9 +51,9 @@ def _starts(key: VariantKey, threads: int) -> list[Point]:
     spec = key.tensors[0]
     team = 1 if example_extent(spec, range(len(spec.dims))) < 16_384 else threads
     return [
-        {"order": "rows then columns", "width": 16, "threads": team},
-        {"order": "window by window", "width": 16, "threads": team},
         {"order": "rows then columns", "width": 8, "threads": team},
+        {"order": "rows then columns", "width": 16, "threads": team},
+        {"order": "window by window", "width": 8, "threads": team},
     ]
 
 

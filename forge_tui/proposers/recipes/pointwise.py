@@ -196,8 +196,8 @@ def _expression(key: VariantKey, form: str) -> tuple[list[str], str, str]:
     if name == "gelu":
         tanh = scalar(key, "approximate", "none") == "tanh"
         if form == "exp":
-            text = "return x / (1.0f + vexp(-1.5957691216f * (x + 0.044715f * x * x * x)));"
-            return [vector.EXP], text, "gelu as x * sigmoid"
+            text = "return x / (1.0f + vexp_added(-1.5957691216f * (x + 0.044715f * x * x * x)));"
+            return [vector.EXP_ADDED], text, "gelu as x * sigmoid"
         text = "const vf t = tail(x < 0.0f ? -x : x);\n  return x * (x < 0.0f ? t : 1.0f - t);"
         return [vector.table(vector.TANH_TAIL if tanh else vector.NORMAL_TAIL)], text, "gelu from a table in registers"
     if name == "pow":
@@ -205,9 +205,9 @@ def _expression(key: VariantKey, form: str) -> tuple[list[str], str, str]:
         return ([vector.SQRT] if "vsqrt" in text else []), f"return {text};", "power as products"
     pieces, text = {
         "relu": ([], "return x < 0.0f ? vf{} : x;"),
-        "silu": ([vector.EXP], "return x / (1.0f + vexp(-x));"),
-        "sigmoid": ([vector.EXP], "return 1.0f / (1.0f + vexp(-x));"),
-        "tanh": ([vector.EXP, vector.TANH], "return vtanh(x);"),
+        "silu": ([vector.EXP_ADDED], "return x / (1.0f + vexp_added(-x));"),
+        "sigmoid": ([vector.EXP_ADDED], "return 1.0f / (1.0f + vexp_added(-x));"),
+        "tanh": ([vector.EXP_ADDED, vector.TANH], "return vtanh(x);"),
         "rsqrt": ([vector.SQRT], "return 1.0f / vsqrt(x);"),
         "sqrt": ([vector.SQRT], "return vsqrt(x);"),
         "neg": ([], "return -x;"),

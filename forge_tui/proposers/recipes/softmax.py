@@ -95,15 +95,15 @@ INLINE float block_exp(const in_t* x, out_t* y, long n, float max) {
   for (; i + U * W <= n; i += U * W)
 #pragma GCC unroll 4
     for (int k = 0; k < U; ++k) {
-      const vf e = vexp(load(x + i + k * W) - max);
+      const vf e = vexp_low(load(x + i + k * W) - max);
       @STORE_K@s[k] += e;
     }
   for (; i + W <= n; i += W) {
-    const vf e = vexp(load(x + i) - max);
+    const vf e = vexp_low(load(x + i) - max);
     @STORE@s[0] += e;
   }
   if (i < n) {
-    const vf e = vexp(load(x + i, n - i, LOWEST) - max);
+    const vf e = vexp_low(load(x + i, n - i, LOWEST) - max);
     @STORE_REST@s[0] += e;  // lanes past the end hold e^-inf = 0; NaN with a row that is not finite, which is NaN anyway
   }
   for (int k = 1; k < U; ++k) s[0] += s[k];
@@ -186,8 +186,10 @@ def _source(key: VariantKey, point: Point) -> Source:
         "@STORE_REST@": "store(y + i, e, n - i);\n    " if once else "",
         "@KEPT@": "the exponentials are kept in y" if once else "the last pass computes them again",
         "@FACTOR@": "  const float factor = 1.0f / sum;\n" if by == "* factor" else "",
-        "@VALUE@": f"load(y + i) {by}" if once else f"vexp(load(x + i) - max) {by}",
-        "@VALUE_REST@": f"load(y + i, n - i, 0.0f) {by}" if once else f"vexp(load(x + i, n - i, LOWEST) - max) {by}",
+        "@VALUE@": f"load(y + i) {by}" if once else f"vexp_low(load(x + i) - max) {by}",
+        "@VALUE_REST@": f"load(y + i, n - i, 0.0f) {by}"
+        if once
+        else f"vexp_low(load(x + i, n - i, LOWEST) - max) {by}",
         "@IN@": C_TYPES[key.tensors[0].dtype],
         "@OUT@": C_TYPES[spec.dtype],
         "@UNROLL@": str(point["unroll"]),
@@ -197,7 +199,7 @@ def _source(key: VariantKey, point: Point) -> Source:
     body = _STEPS + (_COLUMNS if point["split"] == "columns" else _ROWS)
     for mark, text in replacements.items():
         body = body.replace(mark, text)
-    pieces = (vector.MAX, vector.SUM, vector.EXP)
+    pieces = (vector.MAX, vector.SUM, vector.EXP_LOW)
     text = vector.assemble(point["width"], point["threads"], pieces, body, (key.tensors[0].dtype, spec.dtype))
     words = (
         f"{point['width']}-lane exp polynomial, {point['split']} over {point['threads']} thread(s), exp {point['exps']}"

@@ -18,6 +18,7 @@ constexpr int W = @WIDTH@;    // floats in a vector
 constexpr int TEAM = @TEAM@;  // most threads this kernel asks for
 typedef float vf __attribute__((vector_size(4 * W)));
 typedef int32_t vi __attribute__((vector_size(4 * W)));
+typedef float v4 __attribute__((vector_size(16)));
 
 INLINE vf splat(float x) { return x - vf{}; }
 INLINE vf load(const float* p) { vf v; __builtin_memcpy(&v, p, sizeof v); return v; }
@@ -76,37 +77,30 @@ INLINE void put(bf16* p, float x) {
 """
 
 SUM = """
-// Sum of the lanes, always in the same order.
+// Sum of the lanes of a vector, always in the same order.
 INLINE float lanes_sum(vf v) {
-  float s[W];
-  __builtin_memcpy(s, &v, sizeof v);
-#pragma GCC unroll 16
-  for (int half = W / 2; half >= 1; half /= 2)
-#pragma GCC unroll 16
-    for (int i = 0; i < half; ++i) s[i] += s[i + half];
-  return s[0];
+  v4 q[W / 4];
+  __builtin_memcpy(q, &v, sizeof v);
+  const v4 s = W == 8 ? q[0] + q[1] : (q[0] + q[W / 8]) + (q[1] + q[W / 4 - 1]);
+  return (s[0] + s[2]) + (s[1] + s[3]);
 }
 """
 
 MAX = """
 INLINE vf larger(vf a, vf b) { return a > b ? a : b; }
 INLINE float lanes_max(vf v) {
-  float m[W];
-  __builtin_memcpy(m, &v, sizeof v);
-#pragma GCC unroll 16
-  for (int half = W / 2; half >= 1; half /= 2)
-#pragma GCC unroll 16
-    for (int i = 0; i < half; ++i) m[i] = m[i] > m[i + half] ? m[i] : m[i + half];
-  return m[0];
+  v4 q[W / 4];
+  __builtin_memcpy(q, &v, sizeof v);
+  for (int i = 1; i < W / 4; ++i) q[0] = q[i] > q[0] ? q[i] : q[0];
+  const float a = q[0][0] > q[0][2] ? q[0][0] : q[0][2], b = q[0][1] > q[0][3] ? q[0][1] : q[0][3];
+  return a > b ? a : b;
 }
 """
 
-EXP = """
-// e^x, fit error 2.2e-10: x = k ln 2 + r, |r| <= ln 2 / 2. Scaled in two steps so that subnormal results are right.
-INLINE vf vexp(vf x) {
-  x = x < -105.0f ? splat(-105.0f) : x;
-  x = x > 90.0f ? splat(90.0f) : x;
-  const vf shifted = x * 1.44269504f + 12582912.0f;  // adding 1.5 * 2^23 rounds to an integer
+_EXP = """
+// e^x@REMARK@, fit error 2.2e-10: x = k ln 2 + r, |r| <= ln 2 / 2.
+INLINE vf @NAME@(vf x) {
+@CLAMP@  const vf shifted = x * 1.44269504f + 12582912.0f;  // adding 1.5 * 2^23 rounds to an integer
   const vf n = shifted - 12582912.0f;
   vf r = x - n * 0.693145752f;
   r = r - n * 1.42860677e-6f;
@@ -116,10 +110,27 @@ INLINE vf vexp(vf x) {
   p = p * r + 0.166666672f;
   p = p * r + 0.5f;
   p = p * (r * r) + (r + 1.0f);
-  const vi k = (vi)shifted - (vi)splat(12582912.0f), half = k >> 1;
-  return p * (vf)((half + 127) << 23) * (vf)((k - half + 127) << 23);
-}
+@SCALE@}
 """
+# 0x4b400000 is 1.5 * 2^23 in bits; its low bits count up with k.
+EXP = (
+    _EXP.replace("@REMARK@", " for any x").replace("@NAME@", "vexp")
+    .replace("@CLAMP@", "  x = x < -105.0f ? splat(-105.0f) : x;\n  x = x > 90.0f ? splat(90.0f) : x;\n")
+    .replace("@SCALE@", """\
+  const vi k = (vi)shifted - 0x4b400000, half = k >> 1;  // in two steps, for subnormal results and the last binade
+  return p * (vf)((half + 127) << 23) * (vf)((k - half + 127) << 23);
+""")
+)  # fmt: skip
+EXP_LOW = (
+    _EXP.replace("@REMARK@", " for x up to 40, subnormal results included").replace("@NAME@", "vexp_low")
+    .replace("@CLAMP@", "  x = x < -105.0f ? splat(-105.0f) : x;\n")
+    .replace("@SCALE@", "  return p * (vf)(((vi)shifted + (127 + 64 - 0x4b400000)) << 23) * 0x1p-64f;\n")
+)  # fmt: skip
+EXP_ADDED = (
+    _EXP.replace("@REMARK@", " where 1 is added to it: small results may stay at 2^-125").replace("@NAME@", "vexp_added")
+    .replace("@CLAMP@", "  x = x < -86.0f ? splat(-86.0f) : x;\n  x = x > 88.9f ? splat(88.9f) : x;\n")
+    .replace("@SCALE@", "  return p * (vf)(((vi)shifted + (126 - 0x4b400000)) << 23) * 2.0f;\n")
+)  # fmt: skip
 
 TANH = """
 // tanh x: odd polynomial below 0.625 (fit error 1.7e-8), through e^2x above, where nothing cancels.
@@ -130,8 +141,8 @@ INLINE vf vtanh(vf x) {
   p = p * t + 0.133327365f;
   p = p * t - 0.333333284f;
   const vf magnitude = x < 0.0f ? -x : x;
-  const vf large = 1.0f - 2.0f / (vexp(magnitude + magnitude) + 1.0f);
-  return magnitude < 0.625f ? x + x * t * p : (x < 0.0f ? -large : large);
+  const vf large = 1.0f - 2.0f / (vexp_added(magnitude + magnitude) + 1.0f);
+  return magnitude < 0.625f ? x * (t * p + 1.0f) : (x < 0.0f ? -large : large);
 }
 """
 
@@ -193,7 +204,6 @@ def table(tail: tuple[float, tuple[tuple[float, ...], ...]]) -> str:
 
 _GROUP_SUMS = """
 // Sums of the lanes of W vectors, v[n] into lane n: 4-lane groups are folded onto each other, then pairs inside a group.
-typedef float v4 __attribute__((vector_size(16)));
 #define FOLD(a, b, p, q) (__builtin_shuffle(a, b, p) + __builtin_shuffle(a, b, q))
 INLINE vf group_sums(const vf* v) {
 @FOLDS@}
