@@ -23,11 +23,11 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[1] / "cast")]
 
-import castkit as kit
-import torch
+import castkit as kit  # noqa: E402
+import torch  # noqa: E402
 
-from forge_tui import cast
-from forge_tui.cast.installed import Installed
+from forge_tui import cast  # noqa: E402
+from forge_tui.cast.installed import Installed  # noqa: E402
 
 NULL = kit.HEAD + 'extern "C" int forge_launch(const forge_args*) { return 0; }'
 F = torch.nn.functional
