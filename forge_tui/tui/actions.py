@@ -95,6 +95,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("export", ("E",), "export", "Write the cast with the champions", "run", writes=True),
     Action("take_over", ("T",), "take over", "Become the owner of the run", "run", writes=True),
     Action("home", ("H",), "sessions", "Back to the list of sessions", "screen"),
+    Action("unfold", ("enter", "space"), "fold", "Fold or unfold the step", "candidate", "reader"),
     Action("new", ("n",), "new", "New session for a model", "sessions", "home", footer=10),
     Action("resume", ("enter",), "resume", "Resume the session, or attach to its owner", "sessions", "home", footer=5),
     Action("delete", ("x",), "delete", "Delete the session for good", "sessions", "home", footer=30),

@@ -91,6 +91,7 @@ class ForgeApp(App[str], inherit_bindings=False):
             raise HarnessProblem("the app was started with neither a session nor a list of sessions")
         self.home = home
         self.session: OpenSession | None = None
+        self.main: MainScreen | None = None
         self._first: Screen[None] = self._home_screen() if session is None else self._main_screen(session)
         self._notice = problem or notice
         self._leaving = False
@@ -114,7 +115,7 @@ class ForgeApp(App[str], inherit_bindings=False):
         screen = MainScreen(self.look, session, self.options.flush_hz)
         screen.tree_pane.follow = self.options.follow
         screen.view.load()
-        self.session = session
+        self.session, self.main = session, screen
         return screen
 
     def _home_screen(self) -> Screen[None]:
@@ -136,6 +137,8 @@ class ForgeApp(App[str], inherit_bindings=False):
         for number in (signal.SIGTERM, signal.SIGHUP):
             with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
                 loop.add_signal_handler(number, self.end_by_signal, number)
+        # After fg the terminal is blank, and Textual paints only what it thinks has changed.
+        self.app_resume_signal.subscribe(self, lambda _: self.screen.refresh(layout=True))
         if self._notice:
             self.call_after_refresh(self.say, self._notice, "warn")
 
@@ -145,16 +148,8 @@ class ForgeApp(App[str], inherit_bindings=False):
 
     def nudge(self) -> None:
         """Something changed in the session. Callable from any thread, as often as one likes."""
-        screen = self.main
-        if screen is not None:
-            screen.view.feed.nudge()
-
-    @property
-    def main(self) -> MainScreen | None:
-        """The main screen, when a session is open."""
-        return (
-            next((s for s in reversed(self.screen_stack) if isinstance(s, MainScreen)), None) if self._running else None
-        )
+        if self.main is not None:
+            self.main.view.feed.nudge()
 
     def say(self, text: str, role: str = "text") -> None:
         """One line in the footer of the present screen."""
@@ -167,7 +162,18 @@ class ForgeApp(App[str], inherit_bindings=False):
 
     def open_session(self, session: OpenSession) -> None:
         """Show a session in place of what shows now. Raises what its reader raises."""
-        self.switch_screen(self._main_screen(session))
+        left = self.main
+        screen = self._main_screen(session)
+        if left is not None:
+            left.view.close()
+        self._show(screen)
+
+    def _show(self, screen: Screen[None]) -> None:
+        """Show a screen in place of the present one; the first one stays below for good, Textual can't replace it."""
+        if len(self.screen_stack) > 1:
+            self.switch_screen(screen)
+        else:
+            self.push_screen(screen)
 
     def go_home(self) -> None:
         """Back to the list of sessions, after asking what a running search should do."""
@@ -181,10 +187,13 @@ class ForgeApp(App[str], inherit_bindings=False):
 
     async def _to_home(self, how: str) -> None:
         await self._close_session(how)
-        self.switch_screen(self._home_screen())
+        self._show(self._home_screen())
 
     async def _close_session(self, how: str) -> None:
         session, self.session = self.session, None
+        main, self.main = self.main, None
+        if main is not None:
+            main.view.close()
         if session is not None and session.close is not None:
             await session.close(how)
 

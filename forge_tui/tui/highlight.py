@@ -12,7 +12,7 @@ from forge_tui.tui.cells import Span, clean_lines
 LEXERS = {
     "cpp": "cpp", "cuda": "cuda", "triton": "python", "python": "python", "json": "json", "hip": "cuda",
 }  # fmt: skip
-# Token type (shortest prefix that decides) -> role.
+# Token type (first prefix that fits) -> role. Signs stay plain: colouring each bracket doubles the bytes of a line.
 ROLES = (
     ("Token.Comment.Preproc", "syn_preproc"),
     ("Token.Comment", "syn_comment"),
@@ -26,8 +26,6 @@ ROLES = (
     ("Token.Literal.String", "syn_string"),
     ("Token.Literal.Number", "syn_number"),
     ("Token.Operator.Word", "syn_keyword"),
-    ("Token.Operator", "syn_operator"),
-    ("Token.Punctuation", "syn_operator"),
 )
 # Beyond this a text is shown plain: lexing it would hold a core for seconds.
 LARGEST = 400_000

@@ -66,13 +66,6 @@ def percent(value: float | None) -> str:
     return f"{value * 100:.1f}%" if value < 0.0995 else f"{value * 100:.0f}%"
 
 
-def signed_percent(value: float | None) -> str:
-    """A relative change: "+4%", "-33%"."""
-    if value is None or not math.isfinite(value):
-        return UNKNOWN
-    return f"{'+' if value >= 0 else '-'}{abs(value) * 100:.{0 if abs(value) >= 0.0995 else 1}f}%"
-
-
 def span(seconds: float | None) -> str:
     """A duration: "41s", "12m 05s", "3h 07m"."""
     if seconds is None or not math.isfinite(seconds):

@@ -25,7 +25,7 @@ ROLES = (
     "text", "dim", "guide", "title", "title_focus", "rule", "key", "heading", "good", "champion", "warn", "problem",
     "baseline", "running", "repair", "rejected", "pruned", "cursor", "cursor_blurred", "match", "bar", "bar_good",
     "added", "removed", "added_word", "removed_word", "gutter", "syn_keyword", "syn_type", "syn_function",
-    "syn_comment", "syn_string", "syn_number", "syn_preproc", "syn_operator",
+    "syn_comment", "syn_string", "syn_number", "syn_preproc",
 )  # fmt: skip
 COLORS = ("background", "foreground", "primary", "accent", "surface", "panel", "success", "warning", "error")
 

@@ -150,28 +150,29 @@ def _timing_lines(name: str, timing: Timing | None, width: int, glyphs: Glyphs) 
     return lines
 
 
+def _change(mine: float, other: float | None, name: str) -> str:
+    """ "~33% less time than parent n21": a point estimate, hence the "~"."""
+    if not other:
+        return f"unknown against {name}"
+    change = mine / other - 1
+    return f"~{numbers.percent(abs(change))} {'less' if change < 0 else 'more'} time than {name}"
+
+
 def _deltas(detail: NodeDetail, verdict: Verdict) -> Lines:
     if verdict.timing is None:
         return []
     mine = verdict.timing.candidate_us
+    parent = detail.parent
     parts = []
-    parent = detail.parent.time_us if detail.parent is not None and detail.parent.state != "baseline" else None
-    if parent:
-        parts.append(
-            f"{numbers.signed_percent(mine / parent - 1)} time against parent {detail.parent.node_id if detail.parent else ''}"
-        )
-    elif detail.parent is not None:
-        parts.append("parent not timed" if detail.parent.state != "baseline" else "no parent: hangs under eager")
-    if verdict.timing.baseline_us:
-        parts.append(
-            f"{numbers.signed_percent(mine / verdict.timing.baseline_us - 1)} against {verdict.timing.against}"
-        )
+    if parent is not None and parent.state == "baseline":
+        parts.append("no parent: hangs under eager")
+    elif parent is not None:
+        parts.append(_change(mine, parent.time_us, f"parent {parent.node_id}"))
+    parts.append(_change(mine, verdict.timing.baseline_us, verdict.timing.against))
     compiled = detail.card_row.compile_us if detail.card_row else None
-    if compiled:
-        parts.append(f"~{numbers.signed_percent(mine / compiled - 1)} against torch.compile")
-    else:
-        why = _measured(detail, "compile")
-        parts.append(f"torch.compile unknown{': ' + clean(why.line) if why is not None and why.line else ''}")
+    why = _measured(detail, "compile")
+    reason = clean(why.line) if compiled is None and why is not None else ""
+    parts.append(_change(mine, compiled, "torch.compile") + (f": {reason}" if reason else ""))
     return [_label("change" if k == 0 else "", part) for k, part in enumerate(parts)]
 
 

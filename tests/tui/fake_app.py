@@ -50,7 +50,10 @@ def main() -> int:
         app = ForgeApp(source, source.send, args.readonly, options=options)
         if args.live:
             app = Live(source, args.live, options)
-    print(app.run())
+    print("ended:", app.run())
+    heavy = {"torch", "triton", "cupy", "litellm", "numpy", "pydantic", "sqlite_utils"} & set(sys.modules)
+    print("heavy:", sorted(heavy))
+    print("sent:", [f"{c.verb} {c.subject} {'EDITED' in str(c.value)}" for c in source.sent] if not args.home else [])
     return app.return_code or 0
 
 

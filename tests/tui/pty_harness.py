@@ -11,6 +11,7 @@ import pty
 import select
 import signal
 import struct
+import tempfile
 import termios
 import time
 from collections.abc import Sequence
@@ -30,7 +31,10 @@ class Terminal:
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             _set_size(0, columns, rows)
-            kept = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "TMUX", "COLUMNS", "LINES")}
+            dropped = ("NO_COLOR", "TMUX", "COLUMNS", "LINES", "PYTHONDONTWRITEBYTECODE")
+            kept = {k: v for k, v in os.environ.items() if k not in dropped}
+            # Byte code is written as on a user's machine, but not into the source tree.
+            kept["PYTHONPYCACHEPREFIX"] = str(Path(tempfile.gettempdir()) / f"forge-pycache-{os.getuid()}")
             os.execvpe(
                 argv[0],
                 list(argv),

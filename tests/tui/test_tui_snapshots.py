@@ -16,10 +16,11 @@ SIZES = {"80x24": (80, 24), "120x40": (120, 40), "200x60": (200, 60)}
 CASES: dict[str, tuple[tuple[str, ...], Options]] = {
     "cards": ((), Options()),
     "tree": (("2",), Options()),
-    "source": (("3",), Options()),
-    "side-by-side": (("3", "z", "v"), Options()),
+    "source": (("2", "G", "k", "3"), Options()),
+    "side-by-side": (("2", "G", "k", "3", "z", "v"), Options()),
     "log": (("4",), Options()),
     "profile": (("5",), Options()),
+    "rejected": (("2", "G", "k", "5"), Options()),
     "candidate": (("2", "enter"), Options()),
     "help": (("question_mark",), Options()),
     "palette": (("colon",), Options()),

@@ -147,7 +147,7 @@ class CardsPane(CursorView):
         micro = self.look.glyphs.micro
         parts = [f"   {row.calls} calls", f"compile {numbers.micros(row.compile_us, micro)}"]
         if row.attempts:
-            parts.append(f"{row.failures}/{row.attempts} rejected")
+            parts.append(f"{row.failures} of {row.attempts} failed")
         if row.audit_class and row.speedup is not None:
             parts.append(row.audit_class)
         if row.synthetic:

@@ -104,6 +104,18 @@ class TreePane(CursorView):
         self.node = shown[item] if shown else NO_NODE
         super().move_to(item, quiet=quiet)
 
+    def move(self, delta: int) -> None:
+        self.follow = False
+        super().move(delta)
+
+    def page(self, direction: int, part: float = 1.0) -> None:
+        self.follow = False
+        super().page(direction, part)
+
+    def edge(self, direction: int) -> None:
+        self.follow = False
+        super().edge(direction)
+
     def go_to(self, n: int) -> bool:
         """Put the cursor on node n, opening what hides it; False when a filter hides it."""
         if n == NO_NODE:

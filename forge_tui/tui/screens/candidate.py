@@ -153,7 +153,7 @@ class CandidateScreen(KeyScreen):
             "page_down": lambda: self.timeline.page(1),
             "top": lambda: self.timeline.edge(-1),
             "bottom": lambda: self.timeline.edge(1),
-            "open": self.timeline.toggle,
+            "unfold": self.timeline.toggle,
             "back": self._leave,
             "quit": self._leave,
         }
