@@ -8,6 +8,7 @@ declared type, or says what is wrong with it.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import types
 import typing
@@ -259,7 +260,8 @@ def _convert(kind: str, value: Any) -> Any:
     return number
 
 
-def entries() -> list[Entry]:
+@functools.cache
+def entries() -> tuple[Entry, ...]:
     """Every setting in the order of declaration."""
     found = []
     hints = typing.get_type_hints(Settings)
@@ -285,7 +287,7 @@ def entries() -> list[Entry]:
                     meta["restart"],
                 )
             )
-    return found
+    return tuple(found)
 
 
 def _kind(hint: Any) -> tuple[str, bool]:

@@ -217,13 +217,18 @@ def _refresh_one(connection: sqlite3.Connection, node_id: str, card_id: str, seq
 
 
 def crown(connection: sqlite3.Connection, card_id: str, seq: int) -> None:
-    """Give the card's title to its best confirmed node; earlier rows win a tie."""
+    """Give the card's title to its best confirmed node; earlier rows win a tie.
+
+    The indexes are named because SQLite's planner would walk the whole tree by its primary key.
+    """
     best = connection.execute(
-        "SELECT node_id FROM node WHERE card_id = ? AND worthy = 1 ORDER BY speedup DESC, number LIMIT 1", (card_id,)
+        "SELECT node_id FROM node INDEXED BY node_by_worth WHERE card_id = ? AND worthy = 1"
+        " ORDER BY speedup DESC, number LIMIT 1",
+        (card_id,),
     ).fetchone()
     winner = best[0] if best else ""
     connection.execute(
-        "UPDATE node SET state = CASE pruned WHEN 1 THEN 'pruned' ELSE 'correct' END, changed = ?"
+        "UPDATE node INDEXED BY node_champion SET state = CASE pruned WHEN 1 THEN 'pruned' ELSE 'correct' END, changed = ?"
         " WHERE card_id = ? AND state = 'champion' AND node_id <> ?",
         (seq, card_id, winner),
     )

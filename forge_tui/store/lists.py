@@ -24,7 +24,10 @@ SELECT c.card_id, c.title, c.op, c.calls, c.share, c.state, c.reason, c.op_class
  FROM latest l JOIN card c ON c.seq = l.seq LEFT JOIN counts n ON n.card_id = c.card_id
  ORDER BY c.share IS NULL, c.share DESC, c.seq
 """
-_BEST = "SELECT node_id, time_us, speedup, low, high, confirmed, audit_class, state FROM node WHERE card_id = ? AND "
+_BEST = (
+    "SELECT node_id, time_us, speedup, low, high, confirmed, audit_class, state FROM node INDEXED BY {index}"
+    " WHERE card_id = ? AND {rule}"
+)
 _NO_BEST: tuple[Any, ...] = ("", None, None, None, None, 1, "", "")
 
 
@@ -70,17 +73,23 @@ def cards(db: sqlite3.Connection) -> list[CardRow]:
 
 def _best(db: sqlite3.Connection, card_id: str) -> tuple[Any, ...]:
     """The champion, else the fastest right node so far."""
-    found = db.execute(_BEST + "state = 'champion'", (card_id,)).fetchone()
+    found = db.execute(_BEST.format(index="node_champion", rule="state = 'champion'"), (card_id,)).fetchone()
     if found is None:
-        provisional = "speedup IS NOT NULL AND state IN ('correct', 'pruned') ORDER BY speedup DESC, number LIMIT 1"
-        found = db.execute(_BEST + provisional, (card_id,)).fetchone()
+        rule = "speedup IS NOT NULL AND state IN ('correct', 'pruned') ORDER BY speedup DESC, number LIMIT 1"
+        found = db.execute(_BEST.format(index="node_by_speedup", rule=rule), (card_id,)).fetchone()
     return found or _NO_BEST
+
+
+_INDEX_OF = {"baseline_us": "verdict_with_time", "floor_us": "verdict_with_floor"}
 
 
 def _last(db: sqlite3.Connection, column: str, card_id: str) -> float | None:
     """The newest known value of a verdict column."""
-    query = f"SELECT {column} FROM verdict WHERE card_id = ? AND {column} IS NOT NULL ORDER BY seq DESC LIMIT 1"
-    row = db.execute(query, (card_id,)).fetchone()
+    row = db.execute(
+        f"SELECT {column} FROM verdict INDEXED BY {_INDEX_OF[column]} WHERE card_id = ? AND {column} IS NOT NULL"
+        " ORDER BY seq DESC LIMIT 1",
+        (card_id,),
+    ).fetchone()
     return row[0] if row else None
 
 

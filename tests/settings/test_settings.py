@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forge_tui.records.problem import UserInputError
@@ -133,6 +133,7 @@ def values_of(entry: Entry) -> st.SearchStrategy[Any]:
 pairs = st.sampled_from(entries()).flatmap(lambda entry: st.tuples(st.just(entry), values_of(entry)))
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.lists(pairs, max_size=8))
 def test_what_is_saved_is_what_is_loaded(
     tmp_path_factory: pytest.TempPathFactory, chosen: list[tuple[Entry, Any]]
@@ -145,6 +146,7 @@ def test_what_is_saved_is_what_is_loaded(
     assert load({}, {}, path).settings == expected
 
 
+@settings(max_examples=60, deadline=None)
 @given(pairs)
 def test_text_in_the_environment_means_the_same_as_the_value(pair: tuple[Entry, Any]) -> None:
     entry, value = pair
@@ -153,6 +155,7 @@ def test_text_in_the_environment_means_the_same_as_the_value(pair: tuple[Entry, 
     assert loaded.settings.get(entry.key) == value
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.text())
 def test_a_quoted_string_reads_back(text: str) -> None:
     try:

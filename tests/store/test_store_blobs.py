@@ -10,13 +10,14 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forge_tui.records.problem import MachineProblem, UserInputError
 from forge_tui.store.blobs import Blobs
 
 
+@settings(max_examples=50, deadline=None)  # files are written: their time says nothing
 @given(st.binary(max_size=5000))
 def test_what_was_put_is_what_is_read(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     folder = tmp_path_factory.mktemp("blobs")

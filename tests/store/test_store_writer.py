@@ -265,10 +265,12 @@ store.add_candidate(candidate("n1")).result()
 size = max(path.stat().st_size for path in store.session.path.iterdir() if path.is_file())
 resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 waiting = [store.add_note("big", "", "x" * 100_000) for _ in range(3)]
-for number in range(30_000):
-    store.log("info", "dropped or kept")
 deadline = time.monotonic() + 20
 while store.problem is None and time.monotonic() < deadline:
+    time.sleep(0.01)
+for number in range(30_000):
+    store.log("info", "dropped or kept")
+while store._writer._dropped == 0 and time.monotonic() < deadline + 20:
     time.sleep(0.01)
 print(store.problem.blame, "|", store.problem.line)
 print("announced while full:", sum(w.done() for w in waiting), store.reader.candidate("n1") is not None)
@@ -280,7 +282,8 @@ if sys.argv[2] == "freed":
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     print("announced when freed:", sum(w.result(timeout=20) > 0 for w in waiting), store.problem)
     store.add_note("after", "").result()
-    time.sleep(0.5)
+    while store.reader.log(text="were dropped") == [] and time.monotonic() < deadline + 40:
+        time.sleep(0.05)
     print("kept lines:", store.reader.log_count() >= 20_000, store.reader.log(text="were dropped") != [])
     store.close()
 else:
