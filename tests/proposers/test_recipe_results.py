@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from calls import Call, call, card, compile_all, run, spec_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
-from calls import Call, call, card, compile_all, run, spec_of
 
 from forge_tui.proposers.recipes import registry
 from forge_tui.records.candidate import Candidate
@@ -266,7 +263,7 @@ def family_kernels(binaries: Path) -> dict[str, Any]:
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=st.sampled_from(sorted(FAMILIES)), size=st.integers(1, 64))
 def test_a_family_kernel_serves_every_length_of_its_range(name: str, size: int, family_kernels: dict[str, Any]) -> None:
-    made, tensor, dim, _ = FAMILIES[name]
+    made, _, dim, _ = FAMILIES[name]
     arguments = dict(made.arguments)
     first = next(n for n, v in arguments.items() if isinstance(v, torch.Tensor))
     shape = list(arguments[first].shape)
