@@ -1,5 +1,9 @@
-"""The search: tree statistics, strategies, stop rules, budget across cards. Pure functions over rows.
+"""Search: which node of a card's tree to expand next, which card, and when to stop.
 
-Promises: the same rows give the same choice, in any order of siblings and in any unit of time; no I/O, no clock, no
-random numbers (ties go to the older node). May import records only.
+Promises: pure functions over tree statistics. No torch, no files, no clock, no random numbers: the same rows give the
+same choice, in any order of rows, whether the tree was kept up to date or rebuilt from the store. Times enter only as
+ratios (except in the Kernel Forge preset, whose rule is in milliseconds), so a tree in microseconds and the same tree
+in milliseconds choose the same node.
+
+May import records only. A strategy is one function plus one entry in `strategies.STRATEGIES`.
 """

@@ -1,68 +1,78 @@
-"""When a card is done: its budget, near the speed of light, no gain for long, or nothing left for the model."""
+"""When a card is done. Each rule says why in one line; a rule whose numbers are unknown does not apply."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True)
-class Progress:
-    """A card's state. times_us: per finished candidate in order, None for failures. share: of the model's time, or None."""
-
-    attempts: int
-    budget: int
-    times_us: tuple[float | None, ...]
-    base_us: float | None
-    floor_us: float | None
-    share: float | None
-    can_propose: bool
+# Share of the model's time that nobody could notice in a whole-model test.
+AMDAHL_REST = 0.005
 
 
 @dataclass(frozen=True)
-class Rules:
-    """sol_eps: stop within this factor above the floor, once eager is beaten. no_gain: candidates without a better time.
-
-    amdahl: stop when the card can save less than this part of the model's time.
+class StopRules:
+    """sol_eps: stop within (1 + eps) of the speed of light (2.5 in the published rule). no_gain: attempts without a gain.
+    amdahl: part of the model's time below which what is left can't matter.
     """
 
     sol_eps: float = 0.25
     no_gain: int = 12
-    amdahl: float = 0.005
+    amdahl: float = AMDAHL_REST
 
 
-def stop_reason(progress: Progress, rules: Rules) -> str:
-    """Why the card is done, or "" to go on."""
-    if progress.attempts >= progress.budget:
-        return f"budget of {progress.budget} candidates used"
-    times = [t for t in progress.times_us if t is not None]
-    best = min(times, default=None)
-    base, floor = progress.base_us, progress.floor_us
-    if (
-        best is not None
-        and base is not None
-        and floor is not None
-        and best < base
-        and best <= (1 + rules.sol_eps) * floor
-    ):
-        return f"within {100 * (best / floor - 1):.0f}% of the speed of light"
-    if progress.share is not None and floor is not None and base is not None:
-        left = progress.share * max(0.0, 1 - floor / min(base, best or base))
-        if left < rules.amdahl:
-            return f"can save at most {100 * left:.2f}% of the model's time"
-    since = _since_gain(progress.times_us, base)
-    if since >= rules.no_gain:
-        return f"{since} candidates without a gain"
-    if not progress.can_propose:
-        return "the proposers have nothing more to try"
-    return ""
+@dataclass(frozen=True)
+class Progress:
+    """One card so far. Times in microseconds per call; best_us None while nothing correct is faster than eager.
+
+    attempts / limit: candidates made and allowed. since_gain: finished candidates since the last gain.
+    share: part of the model's time, 0..1. Unknown values are None.
+    """
+
+    attempts: int
+    limit: int
+    since_gain: int
+    eager_us: float | None = None
+    best_us: float | None = None
+    floor_us: float | None = None
+    share: float | None = None
+
+    @property
+    def fastest_us(self) -> float | None:
+        """The faster of eager and the best candidate."""
+        known = [t for t in (self.eager_us, self.best_us) if t is not None]
+        return min(known) if known else None
+
+    @property
+    def possible_saving(self) -> float | None:
+        """Part of the model's present time that a kernel at the speed of light would still save; None when unknown.
+
+        Without a speed of light the whole remaining time of the card counts.
+        """
+        if self.share is None or not self.eager_us or self.fastest_us is None:
+            return self.share
+        left = self.fastest_us - (self.floor_us or 0.0)
+        return self.share * max(0.0, left) / self.eager_us
 
 
-def _since_gain(times: tuple[float | None, ...], base: float | None) -> int:
-    """Candidates since the best time got better by more than 1%."""
-    best, since = base, 0
-    for time in times:
-        if time is not None and (best is None or time < 0.99 * best):
-            best, since = time, 0
-        else:
-            since += 1
-    return since
+@dataclass(frozen=True)
+class Stop:
+    """rule: "budget", "speed of light", "no gain" or "amdahl". line: for people."""
+
+    rule: str
+    line: str
+
+
+def stop(progress: Progress, rules: StopRules | None = None) -> Stop | None:
+    """The first rule that ends the card, or None."""
+    rules = rules or StopRules()
+    if progress.attempts >= progress.limit:
+        return Stop("budget", f"the card's {progress.limit} candidates are used")
+    fastest, floor = progress.fastest_us, progress.floor_us
+    if fastest is not None and floor is not None and fastest <= (1 + rules.sol_eps) * floor:
+        who = "the best candidate" if progress.best_us is not None and progress.best_us == fastest else "eager itself"
+        return Stop("speed of light", f"{who} is within {100 * (fastest / floor - 1):.0f}% of the speed of light")
+    saving = progress.possible_saving
+    if saving is not None and saving < rules.amdahl:
+        return Stop("amdahl", f"at most {100 * saving:.2g}% of the model's time is left to save here")
+    if progress.since_gain >= rules.no_gain:
+        return Stop("no gain", f"{progress.since_gain} candidates in a row brought no gain")
+    return None

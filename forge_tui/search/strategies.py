@@ -1,194 +1,173 @@
-"""Strategies: which node to expand next. Pure over a Tree; the registry is the only list of them."""
+"""The rules that choose the next node. Each is a pure function of the tree, the budget and the priors.
+
+Left out for now: beam and evolution. `Choice.parents` already carries more than one parent for a crossover.
+A new strategy is a function with the signature of `Strategy` and an entry in STRATEGIES.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from forge_tui.search.tree import ROOT, Tree
+from forge_tui.search.kernel_forge import KernelForge
+from forge_tui.search.parameters import Budget
+from forge_tui.search.tree import CORRECT, NEVER, ROOT, Tree, order_of
 
-
-@dataclass(frozen=True)
-class Constants:
-    """Settings of the search (settings.schema Search). spent and budget: candidates of this card, for annealing.
-
-    can_root: a new root could be made. The defaults are ours (research: no paper publishes them all).
-    """
-
-    c: float = 0.7
-    widen_k: float = 1.0
-    alpha_start: float = 0.5
-    alpha_end: float = 0.3
-    max_share: float = 0.5
-    dead_end: int = 3
-    stagnation: int = 10
-    spent: int = 0
-    budget: int = 24
-    can_root: bool = True
-
-    @property
-    def alpha(self) -> float:
-        """Widening exponent, annealed over the card's actual budget."""
-        done = min(1.0, self.spent / self.budget) if self.budget else 1.0
-        return self.alpha_start + (self.alpha_end - self.alpha_start) * done
+EXPAND, NEW_ROOT, NOTHING = "expand", "new root", "nothing"
+DIGITS = 9  # scores are compared to 9 digits, so that the last bits of a sum can't decide
 
 
 @dataclass(frozen=True)
 class Choice:
-    """kind: "new root", "expand" (node says which) or "nothing". why: one line for people; numbers: what it rests on."""
+    """What to do next on a card. node: the node to expand ("" otherwise). parents: all parents of the child with the
+    first one repeated; several for a crossover. why: one line for the log. numbers: what the rule compared.
+    """
 
     kind: str
     node: str = ""
     why: str = ""
     numbers: dict[str, float] = field(default_factory=dict)
+    parents: tuple[str, ...] = ()
 
 
-Strategy = Callable[[Tree, Constants], Choice]
-NOTHING = Choice("nothing", why="no node can be expanded")
+Priors = Mapping[str, float]
+Strategy = Callable[[Tree, Budget, Priors], Choice]
 
 
-def cap(tree: Tree, name: str, k: Constants) -> int:
-    """How many children a node may have now: progressive widening, more for good nodes, fewer after failures."""
-    stats = tree.nodes[name]
-    factor = k.widen_k
-    if name != ROOT and _top_quartile(tree, name):
-        factor *= 2
-    if stats.failed_in_a_row >= 3:
-        factor /= 2
-    limit: int = math.floor(factor * stats.visits**k.alpha)
-    return max(1, limit)
+def choose(name: str, tree: Tree, budget: Budget, priors: Priors | None = None) -> Choice:
+    """Choose by the strategy's name. priors: node id -> expected log gain of expanding it (see `hits`), for puct.
 
-
-def _top_quartile(tree: Tree, name: str) -> bool:
-    rewards = sorted(s.reward for n, s in tree.nodes.items() if n != ROOT and s.reward is not None)
-    own = tree.nodes[name].reward
-    return own is not None and len(rewards) >= 4 and own >= rewards[(3 * len(rewards)) // 4]
-
-
-def uct(tree: Tree, k: Constants) -> Choice:
-    """Upper confidence bound: quality + c sqrt(ln N / n)."""
-
-    def score(parent: str, child: str) -> float:
-        n, total = tree.nodes[child].visits, tree.nodes[parent].visits
-        return tree.quality(child, k.max_share) + k.c * math.sqrt(math.log(max(total, 1)) / max(n, 1))
-
-    return _descend(tree, k, score, "uct")
-
-
-def puct(tree: Tree, k: Constants) -> Choice:
-    """Quality + c P sqrt(N) / (1 + n), with priors from the proposers' calibrated hit rates."""
-
-    def score(parent: str, child: str) -> float:
-        siblings = tree.nodes[parent].children
-        total = sum(max(tree.nodes[s].row.prior, 0.0) for s in siblings) or 1.0
-        prior = max(tree.nodes[child].row.prior, 0.0) / total
-        return tree.quality(child, k.max_share) + k.c * prior * math.sqrt(tree.nodes[parent].visits) / (
-            1 + tree.nodes[child].visits
-        )
-
-    return _descend(tree, k, score, "puct")
-
-
-def _descend(tree: Tree, k: Constants, score: Callable[[str, str], float], name: str) -> Choice:
-    """Walk from the root; widen where the cap allows it, else go to the child with the highest score."""
-    live = tree.live(ROOT, k.dead_end, k.stagnation)
-    at = ROOT
-    while True:
-        stats = tree.nodes[at]
-        children = [c for c in stats.children if c in live]
-        made = len(stats.children) + tree.making.get(at, 0)
-        may = k.can_root if at == ROOT else tree.expandable(at, k.dead_end)
-        if may and (made < cap(tree, at, k) or not children):
-            return _here(tree, at, name, made, cap(tree, at, k))
-        if not children:
-            return NOTHING
-        at = max(children, key=lambda c: (score(at, c), -tree.nodes[c].order))
-
-
-def _here(tree: Tree, at: str, name: str, made: int, limit: int) -> Choice:
-    if at == ROOT:
-        return Choice("new root", "", f"{name}: {made} roots, up to {limit} now", {"roots": made, "cap": limit})
-    stats = tree.nodes[at]
-    quality = tree.quality(at)
-    why = f"{name}: value {quality:.2f}, {stats.visits} visits, {made} children, up to {limit} now"
-    return Choice("expand", at, why, {"value": quality, "visits": stats.visits, "children": made, "cap": limit})
-
-
-def greedy(tree: Tree, k: Constants) -> Choice:
-    """Always the fastest node that can still be expanded; a root while there is none."""
-    open_nodes = [
-        (s.reward, -s.order, n)
-        for n, s in tree.nodes.items()
-        if n != ROOT and s.reward is not None and tree.expandable(n, k.dead_end)
-    ]
-    if open_nodes:
-        reward, _, name = max(open_nodes)
-        return Choice("expand", name, f"greedy: fastest so far, {math.exp(reward):.2f}x", {"speedup": math.exp(reward)})
-    return Choice("new root", why="greedy: nothing correct to build on") if k.can_root else NOTHING
-
-
-def best_of_n(tree: Tree, k: Constants) -> Choice:
-    """Independent drafts only: the control that every search has to beat."""
-    if not k.can_root:
-        return NOTHING
-    made = len(tree.nodes[ROOT].children) + tree.making.get(ROOT, 0)
-    return Choice("new root", why=f"best of n: draft {made + 1}", numbers={"roots": made})
-
-
-def kernel_forge(tree: Tree, k: Constants) -> Choice:
-    """Kernel Forge's rule as its code has it (April 2026): lowest (best subtree ms - C sqrt(ln N / n)), C = 1.
-
-    A node may have children while their number <= floor(visits^e), e falling from 0.5 to 0.3 over 1000 root visits;
-    a child is skipped at 10 visits without a better result below. Kept raw in milliseconds on purpose, for comparison.
+    Raises ValueError for an unknown name.
     """
-    roots = sorted(tree.nodes[ROOT].children, key=lambda c: tree.nodes[c].order)
-    exponent = 0.5 - 0.2 * min(1.0, tree.nodes[ROOT].visits / 1000)
-    best_leaf: tuple[float, int, str] | None = None
-    for root in roots:
-        if not tree.expandable(root, dead_end=1 << 30):
-            continue
-        at, value = _kf_descend(tree, root, exponent)
-        if len(tree.nodes[at].children) + tree.making.get(at, 0) <= math.floor(tree.nodes[at].visits ** exponent):
-            return Choice(
-                "expand",
-                at,
-                f"kernel forge: best below {value:.4f} ms, {tree.nodes[at].visits} visits",
-                {"best_ms": value},
-            )
-        leaf = (value, tree.nodes[at].order, at)
-        best_leaf = min(best_leaf, leaf) if best_leaf else leaf
-    if best_leaf is not None:
-        return Choice(
-            "expand", best_leaf[2], f"kernel forge: forced, best below {best_leaf[0]:.4f} ms", {"best_ms": best_leaf[0]}
-        )
-    return Choice("new root", why="kernel forge: no root yet") if k.can_root else NOTHING
+    if name not in STRATEGIES:
+        raise ValueError(f"unknown strategy {name!r}; known: {', '.join(STRATEGIES)}")
+    if budget.used >= budget.limit:
+        return Choice(NOTHING, why=f"the budget of {budget.limit} candidates is used")
+    return STRATEGIES[name](tree, budget, priors or {})
 
 
-def _kf_descend(tree: Tree, at: str, exponent: float) -> tuple[str, float]:
+def uct(tree: Tree, budget: Budget, priors: Priors) -> Choice:
+    """Upper confidence bounds on the mixed back-up: Q + c sqrt(ln N_parent / n), with progressive widening."""
+
+    def score(parent: int, kids: list[int]) -> list[float]:
+        ln = math.log(max(1, tree.visits[parent] + tree.pending[parent]))
+        c = tree.parameters.c
+        return [tree.value(k) + c * math.sqrt(ln / max(1, tree.visits[k] + tree.pending[k])) for k in kids]
+
+    return _descend(tree, budget, score)
+
+
+def puct(tree: Tree, budget: Budget, priors: Priors) -> Choice:
+    """UCT whose exploration term follows priors: Q + c P sqrt(N_parent) / (1 + n), P a softmax over the siblings."""
+
+    def score(parent: int, kids: list[int]) -> list[float]:
+        root = math.sqrt(tree.visits[parent] + tree.pending[parent])
+        shares = prior_shares([priors.get(tree.stats[k].node_id) for k in kids], tree.parameters.prior_temperature)
+        c = tree.parameters.c_puct
+        return [
+            tree.value(k) + c * p * root / (1 + tree.visits[k] + tree.pending[k])
+            for k, p in zip(kids, shares, strict=True)
+        ]
+
+    return _descend(tree, budget, score)
+
+
+def prior_shares(gains: list[float | None], temperature: float) -> list[float]:
+    """Softmax of expected log gains; a node without a prior gets the mean of those that have one."""
+    known = [g for g in gains if g is not None]
+    usual = sum(known) / len(known) if known else 0.0
+    filled = [usual if g is None else g for g in gains]
+    top = max(filled, default=0.0)
+    weights = [math.exp((g - top) / temperature) for g in filled]
+    total = math.fsum(weights)
+    return [w / total for w in weights]
+
+
+def allowed_children(tree: Tree, i: int, progress: float) -> int:
+    """Progressive widening: max(1, floor(k N^alpha)), alpha falling with the budget.
+
+    Asymmetry: k is doubled for a node in the best quarter (or pinned) and halved while its last children keep failing.
+    """
+    p = tree.parameters
+    k = p.widen_k
+    if tree.top_quartile(i) or tree.stats[i].pinned:
+        k *= 2
+    if tree.failing_streak(i) >= p.dead_end:
+        k /= 2
+    alpha = p.alpha_start + (p.alpha_end - p.alpha_start) * progress
+    return max(1, math.floor(k * math.pow(tree.visits[i] + tree.pending[i], alpha) + 1e-9))
+
+
+def _descend(tree: Tree, budget: Budget, score: Callable[[int, list[int]], list[float]]) -> Choice:
+    """Walk down from the baseline: stop where a node may widen, else follow the best-scored child that leads anywhere."""
+    i = ROOT
+    numbers: dict[str, float] = {}
     while True:
-        stats = tree.nodes[at]
-        best_ms = _ms(tree, stats.best)
-        if len(stats.children) + tree.making.get(at, 0) <= math.floor(stats.visits**exponent):
-            return at, best_ms
-        children = []
-        for child in stats.children:
-            below = tree.nodes[child]
-            stagnates = below.visits >= 10 and below.reward is not None and below.best <= below.reward
-            if tree.expandable(child, dead_end=1 << 30) and not stagnates:
-                children.append(child)
-        if not children:
-            return at, best_ms
-        at = min(children, key=lambda c: (_kf_score(tree, at, c), tree.nodes[c].order))
+        may = tree.expandable(i) and (i != ROOT or budget.can_root)
+        limit = allowed_children(tree, i, budget.progress)
+        if may and tree.live[i] < limit:
+            return _expand(tree, i, f"{tree.live[i]} of {limit} children", numbers)
+        leading = [k for k in tree.kids[i] if tree.open[k] > 0 and not tree.stats[k].pruned]
+        lively = [k for k in leading if not tree.stagnant(k)]
+        if not lively and may:
+            return _expand(tree, i, f"nothing below leads further, so it widens beyond {limit} children", numbers)
+        kids = lively or leading
+        if not kids:
+            return Choice(NOTHING, why="no node can be expanded")
+        scores = [round(s, DIGITS) for s in score(i, kids)]
+        place = min(range(len(kids)), key=lambda n: (-scores[n], order_of(tree.stats[kids[n]].node_id)))
+        i = kids[place]
+        numbers = {
+            "score": scores[place], "value": round(tree.value(i), DIGITS),
+            "visits": float(tree.visits[i]), "pending": float(tree.pending[i]),
+        }  # fmt: skip
 
 
-def _kf_score(tree: Tree, parent: str, child: str) -> float:
-    below = tree.nodes[child]
-    return _ms(tree, below.best) - math.sqrt(math.log(tree.nodes[parent].visits) / below.visits)
+def _expand(tree: Tree, i: int, reason: str, numbers: dict[str, float]) -> Choice:
+    if i == ROOT:
+        return Choice(NEW_ROOT, why=f"a new design from scratch: {reason}", numbers=numbers)
+    node = tree.stats[i].node_id
+    return Choice(EXPAND, node, f"{_name(tree, i)}: {reason}", numbers, (node,))
 
 
-def _ms(tree: Tree, reward: float) -> float:
-    return tree.base_us / 1e3 / math.exp(reward) if reward > -math.inf else math.inf
+def _name(tree: Tree, i: int) -> str:
+    return f"{tree.stats[i].node_id} ({math.exp(tree.own[i]):.3g}x)"
+
+
+def greedy(tree: Tree, budget: Budget, priors: Priors) -> Choice:
+    """Always the fastest node that can still be expanded; a new root while nothing is correct."""
+    best = -1
+    for i in range(1, len(tree.stats)):
+        if tree.stats[i].state != CORRECT or not tree.expandable(i) or not tree.attached(i):
+            continue
+        if best < 0 or (tree.stats[i].time_us or NEVER, order_of(tree.stats[i].node_id)) < (
+            tree.stats[best].time_us or NEVER,
+            order_of(tree.stats[best].node_id),
+        ):
+            best = i
+    if best < 0:
+        return _root_or_nothing(budget, "nothing is correct yet")
+    return _expand(tree, best, "the fastest that can be expanded", {"speedup": math.exp(tree.own[best])})
+
+
+def best_of_n(tree: Tree, budget: Budget, priors: Priors) -> Choice:
+    """Independent kernels from scratch: the control every search has to beat."""
+    return _root_or_nothing(budget, f"independent sample {len(tree) + 1}")
+
+
+def kernel_forge(tree: Tree, budget: Budget, priors: Priors) -> Choice:
+    """Kernel Forge's rule with its constants, in raw milliseconds (see `kernel_forge`)."""
+    found = KernelForge(tree).choose()
+    if found is None:
+        return _root_or_nothing(budget, "no correct kernel to start from")
+    return _expand(tree, found.index, found.why, found.numbers)
+
+
+def _root_or_nothing(budget: Budget, why: str) -> Choice:
+    return (
+        Choice(NEW_ROOT, why=why) if budget.can_root else Choice(NOTHING, why=f"{why}, and no proposer can start one")
+    )
 
 
 STRATEGIES: dict[str, Strategy] = {
