@@ -15,6 +15,7 @@ from forge_tui.engine.recovery import Recovered
 from forge_tui.engine.services import Services
 from forge_tui.records.candidate import Draft, Parent
 from forge_tui.records.problem import HarnessProblem, MachineProblem, UserInputError
+from forge_tui.search.parameters import Parameters
 
 
 class SearchLoop:
@@ -23,14 +24,15 @@ class SearchLoop:
     spent_s: search time of earlier runs of the session, counted against `minutes`.
     """
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, parameters: Parameters) -> None:
         self._s = services
         self.attempts = Attempts(services)
         self.proposing = Proposing(services, self.attempts)
-        self.chooser = Chooser(services)
+        self.chooser = Chooser(services, parameters)
         self.spent_s = 0.0
         self._started = time.monotonic()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._written: dict[str, dict[str, tuple[int, float | None]]] = {}
         self._opening: dict[str, asyncio.Lock] = {}
         self._wanted: list[tuple[CardSearch, Node, str]] = []
         self._drafts: list[tuple[CardSearch, Draft, str, tuple[Parent, ...]]] = []
@@ -152,6 +154,15 @@ class SearchLoop:
             self._s.fault(f"{type(error).__name__}: {error}")
         finally:
             self._s.changed.set()
+            self._write_snapshots()
+
+    def _write_snapshots(self) -> None:
+        """Visits and values for the lists, of the cards whose trees changed."""
+        for card_id, cs in self._s.cards.items():
+            rows = self.chooser.snapshot(cs) if cs.nodes else {}
+            if rows and rows != self._written.get(card_id):
+                self._written[card_id] = rows
+                self._s.store.write_snapshot(card_id, rows)
 
     async def _open(self, cs: CardSearch) -> None:
         """Have the judge test the card before any candidate of it."""

@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from forge_tui.search.parameters import Parameters
 from forge_tui.settings.schema import Settings
 
 
@@ -111,4 +112,19 @@ def options_from(settings: Settings) -> Options:
         compile_limit_s=run.compile_limit_s,
         model_pairs=judge.model_pairs,
         model_seconds=judge.model_seconds,
+    )
+
+
+def parameters_from(settings: Settings) -> Parameters:
+    """Constants of the tree rules, from the settings in force."""
+    s = settings.search
+    return Parameters(
+        c=s.c,
+        widen_k=s.widen_k,
+        alpha_start=s.alpha_start,
+        alpha_end=s.alpha_end,
+        max_share=s.max_share,
+        fail_reward=s.fail_reward,
+        dead_end=s.dead_end,
+        stagnation=s.stagnation,
     )

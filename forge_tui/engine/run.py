@@ -19,7 +19,7 @@ from forge_tui.engine.judging import JudgeClient
 from forge_tui.engine.llm_client import LlmClient
 from forge_tui.engine.loop import SearchLoop
 from forge_tui.engine.model import ModelClient
-from forge_tui.engine.options import options_from
+from forge_tui.engine.options import options_from, parameters_from
 from forge_tui.engine.recovery import Recovered, recover
 from forge_tui.engine.services import Services
 from forge_tui.records.card import Card
@@ -55,7 +55,7 @@ class Run:
             JudgeClient(options.python, self._judge_settings(), self._child_said), LlmClient(session, store, options, self._child_said),
         )  # fmt: skip
         self.services.going.set()
-        self.loop = SearchLoop(self.services)
+        self.loop = SearchLoop(self.services, parameters_from(settings))
         self._model: ModelClient | None = None
 
     @property
