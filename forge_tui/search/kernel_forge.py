@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from forge_tui.search.tree import CORRECT, NEVER, PENDING, ROOT, Tree, order_of
+from forge_tui.search.tree import CORRECT, NEVER, PENDING, ROOT, Tree
 
 SKIP_VISITS = 10
 EXPONENT_START, EXPONENT_FALL = 0.5, 0.2
@@ -48,7 +48,7 @@ class KernelForge:
                 return found
             if found is not None:
                 forced.append(found)
-        return min(forced, key=lambda f: (self._best_ms(f.index), self._order(f.index)), default=None)
+        return min(forced, key=lambda f: (self._best_ms(f.index), self._tree.order[f.index]), default=None)
 
     def _descend(self, root: int) -> Found | None:
         """First node on the way down that may widen, else the deepest one, forced. Where everything below a child is in
@@ -67,7 +67,7 @@ class KernelForge:
             if children <= limit and self._free(i):
                 return self._found(i, True, f"{children} children <= floor({tree.visits[i]}^{exponent:.3f})")
             kids = [k for k in tree.kids[i] if self._enterable(k) and not self._skipped(k)]
-            kids.sort(key=lambda k: (self.score(k), self._order(k)), reverse=True)
+            kids.sort(key=lambda k: (self.score(k), tree.order[k]), reverse=True)
             stack += [~i, *kids]
         return None
 
@@ -108,6 +108,3 @@ class KernelForge:
         own = tree.stats[i].time_us
         below = tree.fastest_below[i]
         return tree.visits[i] >= SKIP_VISITS and own is not None and min(own, below) >= own
-
-    def _order(self, i: int) -> tuple[int, str]:
-        return order_of(self._tree.stats[i].node_id)

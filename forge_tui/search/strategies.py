@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 from forge_tui.search.kernel_forge import KernelForge
 from forge_tui.search.parameters import Budget
-from forge_tui.search.tree import CORRECT, NEVER, ROOT, Tree, order_of
+from forge_tui.search.tree import NEVER, ROOT, Tree
 
 EXPAND, NEW_ROOT, NOTHING = "expand", "new root", "nothing"
 DIGITS = 9  # scores are compared to 9 digits, so that the last bits of a sum can't decide
@@ -116,7 +117,7 @@ def _descend(tree: Tree, budget: Budget, score: Callable[[int, list[int]], list[
         if not kids:
             return Choice(NOTHING, why="no node can be expanded")
         scores = [round(s, DIGITS) for s in score(i, kids)]
-        place = min(range(len(kids)), key=lambda n: (-scores[n], order_of(tree.stats[kids[n]].node_id)))
+        place = min(range(len(kids)), key=lambda n: (-scores[n], tree.order[kids[n]]))
         i = kids[place]
         numbers = {
             "score": scores[place], "value": round(tree.value(i), DIGITS),
@@ -137,18 +138,18 @@ def _name(tree: Tree, i: int) -> str:
 
 def greedy(tree: Tree, budget: Budget, priors: Priors) -> Choice:
     """Always the fastest node that can still be expanded; a new root while nothing is correct."""
-    best = -1
-    for i in range(1, len(tree.stats)):
-        if tree.stats[i].state != CORRECT or not tree.expandable(i) or not tree.attached(i):
-            continue
-        if best < 0 or (tree.stats[i].time_us or NEVER, order_of(tree.stats[i].node_id)) < (
-            tree.stats[best].time_us or NEVER,
-            order_of(tree.stats[best].node_id),
-        ):
-            best = i
-    if best < 0:
-        return _root_or_nothing(budget, "nothing is correct yet")
-    return _expand(tree, best, "the fastest that can be expanded", {"speedup": math.exp(tree.own[best])})
+    # Best first over subtrees: a subtree can hold nothing faster than its fastest node.
+    heap = [(tree.fastest[ROOT], False, tree.order[ROOT], ROOT)]
+    while heap and heap[0][0] < NEVER:
+        time, itself, _, i = heappop(heap)
+        if itself:
+            return _expand(tree, i, "the fastest that can be expanded", {"speedup": tree.base_us / time})
+        if i != ROOT and tree.expandable(i):
+            heappush(heap, (tree.stats[i].time_us or NEVER, True, tree.order[i], i))
+        for k in tree.kids[i]:
+            if not tree.stats[k].pruned:
+                heappush(heap, (tree.fastest[k], False, tree.order[k], k))
+    return _root_or_nothing(budget, "nothing is correct yet, or nothing correct can be expanded")
 
 
 def best_of_n(tree: Tree, budget: Budget, priors: Priors) -> Choice:

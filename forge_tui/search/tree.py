@@ -63,6 +63,7 @@ class Tree:
         self.base_us = base_us
         self.parameters = parameters or Parameters()
         self.stats: list[NodeStat] = [NodeStat("", "", CORRECT, base_us)]
+        self.order: list[tuple[int, str]] = [(-1, "")]  # sort key in order of creation
         self.parent: list[int] = [-1]
         self.kids: list[list[int]] = [[]]
         self.own: list[float] = [0.0]  # reward of the node itself; NaN while pending
@@ -192,7 +193,7 @@ class Tree:
     def since_gain(self) -> int:
         """Finished candidates since the last one that beat all before it by `gain` (from the baseline on)."""
         best, streak = 0.0, 0
-        for i in sorted(range(1, len(self.stats)), key=lambda k: order_of(self.stats[k].node_id)):
+        for i in sorted(range(1, len(self.stats)), key=self.order.__getitem__):
             state = self._state(i)
             if state == PENDING:
                 continue
@@ -213,7 +214,9 @@ class Tree:
             if row.parent_id not in self._index:
                 raise ValueError(f"node {row.node_id} names a parent {row.parent_id} that is not in the tree")
             self._owner.setdefault(row.digest, row.node_id)
-            self._move(self._append(row), 1)
+            i = self._append(row)
+            self._settle(i)
+            self._move(i, 1)
         else:
             if known == ROOT or self.stats[known].parent_id != row.parent_id:
                 raise ValueError(f"node {row.node_id or 'baseline'} can't change its parent")
@@ -242,6 +245,7 @@ class Tree:
             raise ValueError(f"node {row.node_id!r} appears twice")
         i = len(self.stats)
         self.stats.append(row)
+        self.order.append(order_of(row.node_id))
         self.parent.append(self._index[row.parent_id])
         for column in (self.visits, self.pending, self.open, self.pins, self.live, self.failures):
             column.append(0)
@@ -251,8 +255,7 @@ class Tree:
         self.fastest_below.append(NEVER)
         self.kids.append([])
         self._index[row.node_id] = i
-        insort(self.kids[self.parent[i]], i, key=lambda k: order_of(self.stats[k].node_id))
-        self._settle(i)
+        insort(self.kids[self.parent[i]], i, key=self.order.__getitem__)
         return i
 
     def _settle(self, i: int) -> None:
