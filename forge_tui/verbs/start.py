@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from forge_tui.records.problem import UserInputError
@@ -71,12 +74,48 @@ def resume(arguments: argparse.Namespace) -> int:
 def _start(spec: WorkloadSpec, name: str, folder: str, settings: Settings, arguments: argparse.Namespace) -> int:
     from forge_tui.verbs.work import new_session, run_headless, session_name
 
+    check_source(spec)
     session = new_session(name or session_name(spec.source), spec, folder)
     if arguments.headless:
-        return run_headless(session, spec, settings, arguments.json)
+        try:
+            return run_headless(session, spec, settings, arguments.json)
+        except UserInputError:
+            discard_empty(session)
+            raise
     from forge_tui.verbs.screen import show_session
 
     return show_session(session, settings)
+
+
+def check_source(spec: WorkloadSpec) -> None:
+    """Refuse what can be seen to be wrong before a process is started. Raises UserInputError."""
+    from forge_tui.examples.catalogue import EXAMPLES, find, parse_options
+
+    for text in (spec.source.partition(":")[0], spec.weights):
+        if (text.endswith(".py") or text == spec.weights) and text and not Path(text).expanduser().exists():
+            near = difflib.get_close_matches(Path(text).name, [p.name for p in Path(text).parent.glob("*")], n=1)
+            hint = f"; did you mean {Path(text).with_name(near[0])}?" if near else "; give the path of a file"
+            raise UserInputError(f"{text} does not exist{hint}")
+    if spec.source.startswith("example:"):
+        example = find(spec.source.removeprefix("example:"))
+        if example is None:
+            raise UserInputError(
+                f"there is no example {spec.source.removeprefix('example:')!r}; there are {', '.join(e.name for e in EXAMPLES)}"
+            )
+        try:
+            parse_options(example, spec.options)
+        except ValueError as error:
+            raise UserInputError(str(error)) from None
+
+
+def discard_empty(session: Session) -> None:
+    """Remove a session that never got as far as a card: its model could not be used, and the line said why."""
+    from forge_tui.store.reader import Reader
+
+    with Reader(session.path) as reader:
+        empty = not reader.cards()
+    if empty:
+        shutil.rmtree(session.path)
 
 
 def _threads(settings: Settings) -> int:

@@ -60,9 +60,9 @@ async def _headless(session: Session, spec: WorkloadSpec, settings: Settings, as
         work.result()
     finally:
         stop.cancel()
+        narrator.cancel()
         result = summary(run.services, run.verdict)
         await run.close()
-        narrator.cancel()
     if as_json:
         print_json(
             result | {"cast": str(run.cast_path) if run.cast_path else None, "seconds": time.monotonic() - started}
