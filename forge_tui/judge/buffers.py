@@ -35,8 +35,9 @@ PAGE = 4096
 RED_ZONE = 4096  # bytes; an eighth of the buffer, up to 64 KiB, when that is more
 # 0xFFC5 in both halves is a NaN in f16, bf16, f32 and f64 and a large negative number in every signed integer.
 ZONE_PATTERN = b"\xc5\xff"
-# Outputs and workspace: once as NaN, once as a finite, unusual number (f32 0x4b6d3bad, f16 and bf16 finite too).
-POISONS = (b"\xed\xff\xed\xff", b"\xad\x3b\x6d\x4b")
+# Outputs and workspace: once as NaN, once as a finite number near 0.35 (f32 0x3eb53e9d; f16 and bf16 finite too), small
+# enough that adding to it shows. No byte is the same in both.
+POISONS = (b"\xed\xff\xed\xff", b"\x9d\x3e\xb5\x3e")
 SET_BUDGET = 48 << 20  # bytes of inputs over all rotating sets; past the L2 of the CPUs this was measured on
 MAX_SETS = 8
 
@@ -159,6 +160,8 @@ class Buffers:
             for _ in range(self.sets)
         ]
         self.outputs = Arena("outputs", planner.finish())
+        # Eager's kept results go to a twin of the slots that no candidate maps: it must not find answers there.
+        self.control = Arena("control", self.outputs.size)
         self.slot_zones = planner.zones
         planner = Planner(placement + 2)
         self.workspace_at = planner.place(workspace_bytes, max(64, workspace_alignment))
@@ -212,9 +215,13 @@ class Buffers:
             ]
         self.work.fill(self.workspace_at.offset, self.workspace_at.offset + self.workspace_at.nbytes, POISONS[which])
 
-    def slot_tensors(self, slot: int) -> list[torch.Tensor]:
-        """Views of a slot's results (then written inputs) on the judge's mapping. Copy before the next call."""
-        return [self.outputs.tensor(p, s) for p, s in zip(self.slot_at[slot], self.slots, strict=True)]
+    def slot_tensors(self, slot: int, control: bool = False) -> list[torch.Tensor]:
+        """Views of a slot's results (then written inputs) on the judge's mapping. Copy before the next call.
+
+        control: eager's results instead of the candidate's.
+        """
+        arena = self.control if control else self.outputs
+        return [arena.tensor(p, s) for p, s in zip(self.slot_at[slot], self.slots, strict=True)]
 
     def survived(self, slot: int, output: int, which: int) -> torch.Tensor:
         """Per element of a fresh result: True where it still holds poison `which`, byte for byte."""
@@ -280,8 +287,13 @@ class Buffers:
     def fds(self) -> list[int]:
         return [self.inputs.fd, self.outputs.fd, self.work.fd]
 
+    @property
+    def control_fds(self) -> list[int]:
+        """What a trusted worker maps: the twin in place of the slots."""
+        return [self.inputs.fd, self.control.fd, self.work.fd]
+
     def close(self) -> None:
-        for arena in (self.inputs, self.outputs, self.work):
+        for arena in (self.inputs, self.outputs, self.control, self.work):
             arena.close()
 
 

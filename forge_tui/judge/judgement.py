@@ -46,12 +46,15 @@ class _Sizes:
 class Judgement:
     """Judging one candidate once."""
 
-    def __init__(self, session: Session, job: JudgeJob, progress: Callable[..., None]) -> None:
+    def __init__(
+        self, session: Session, job: JudgeJob, progress: Callable[..., None], installed_too: bool = True
+    ) -> None:
         self.session, self.job, self.progress = session, job, progress
         opened = session.opened.get(job.candidate.card_id)
         if opened is None:
             raise HarnessProblem(f"card {job.candidate.card_id} was not opened")
         self.opened: Opened = opened
+        self.installed_too = installed_too
         self.ledger = Ledger()
         self.stage = "compiled"
         self.source = random.Random(secrets.randbits(64))
@@ -114,10 +117,10 @@ class Judgement:
         usable = [i for i in range(len(pool.trials)) if fitting(card.key, pool.trials[i].tensors)]
         self._other_sizes(pool, usable, binary)
         self._main_sizes(pool, usable, binary)
-        if self.job.confirm:
+        if self.job.confirm and self.installed_too:
             self._installed(pool, binary)
         else:
-            self.ledger.unknown("installed", "measured at confirmation")
+            self.ledger.unknown("installed", "measured when a candidate is confirmed")
 
     def _policy(self) -> None:
         candidate, settings, profile = self.job.candidate, self.session.settings, self.session.profile

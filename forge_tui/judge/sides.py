@@ -100,7 +100,7 @@ class EagerSide:
         """Map a card's buffers; returns the loop's name for the record. mode: "native", "python" or "compile"."""
         layout = buffers.layout(None, 0, threads)
         message = {"do": "map", "key": to_json(key), "layout": layout, "mode": mode}
-        self.method = self._ask(message, EAGER_START_S, buffers.fds).line
+        self.method = self._ask(message, EAGER_START_S, buffers.control_fds).line
         return self.method
 
     def run(self, n: int, first: int, keep: tuple[int, int]) -> tuple[int, int]:

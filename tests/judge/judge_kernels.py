@@ -42,21 +42,27 @@ def build(
     *,
     fast: bool = False,
     report: dict[str, Any] | None = None,
-    extra: tuple[str, ...] = (),
+    compile_flags: tuple[str, ...] = (),
+    link_flags: tuple[str, ...] = (),
 ) -> Binary:
-    """Compile into the blob folder."""
-    with tempfile.TemporaryDirectory() as scratch:
-        root = Path(scratch)
-        (root / "k.cpp").write_text(PROLOGUE + source)
-        flags = ["-O3", "-march=native", "-fopenmp", "-fPIC", f"-I{HEADERS}", "-w", *(["-ffast-math"] if fast else [])]
-        subprocess.run(["g++", *flags, *extra[:0], "-c", "k.cpp", "-o", "k.o"], cwd=root, check=True)
-        subprocess.run(["g++", "-shared", "-fopenmp", "k.o", "-o", "k.so", *extra], cwd=root, check=True)
-        raw = (root / "k.so").read_bytes()
+    """Compile into the blob folder; equal sources are compiled once."""
+    flags = ("-O3", "-march=native", "-fopenmp", "-fPIC", "-w", *(["-ffast-math"] if fast else []), *compile_flags)
+    key = hashlib.sha256("\0".join((source, *flags, *link_flags)).encode()).hexdigest()
+    blob_dir.mkdir(parents=True, exist_ok=True)
+    known = blob_dir / f"built-{key}"
+    if not known.exists():
+        with tempfile.TemporaryDirectory() as scratch:
+            root = Path(scratch)
+            (root / "k.cpp").write_text(PROLOGUE + source)
+            subprocess.run(["g++", *flags, f"-I{HEADERS}", "-c", "k.cpp", "-o", "k.o"], cwd=root, check=True)
+            subprocess.run(["g++", "-shared", "-fopenmp", "k.o", "-o", "k.so", *link_flags], cwd=root, check=True)
+            known.write_bytes((root / "k.so").read_bytes())
+    raw = known.read_bytes()
     digest = hashlib.sha256(raw).hexdigest()
     path = blob_dir / digest[:2] / digest
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(raw)
-    return Binary("cpp", digest, digest, tuple(flags), "g++", "x86-64", 0.1, report or {})
+    return Binary("cpp", digest, digest, flags, "g++", "x86-64", 0.1, report or {})
 
 
 def job(
