@@ -13,7 +13,6 @@ from forge_tui.store.facts import number_of
 from forge_tui.store.schema import FACTS
 
 EAGER, COMPILE = "eager", "compile"  # node ids of a card's baselines
-NODE_FIELDS = tuple(f.name for f in dataclasses.fields(NodeRow))
 
 _CARDS = """
 WITH latest AS (SELECT max(seq) AS seq FROM card GROUP BY card_id),
@@ -153,10 +152,13 @@ def _rows(found: Iterable[tuple[Any, ...]]) -> list[NodeRow]:
     new = object.__new__
     for values in found:
         row = new(NodeRow)
-        fields = row.__dict__
-        fields.update(zip(NODE_FIELDS, values, strict=True))
-        fields["confirmed"] = values[9] == 1
-        fields["pinned"] = values[15] == 1
+        to = row.__dict__
+        (
+            to["node_id"], to["parent_id"], to["card_id"], to["seq"], to["state"], to["label"], to["speedup"],
+            to["low"], to["high"], confirmed, to["time_us"], to["visits"], to["value"], to["attempt"], to["line"], pinned,
+        ) = values  # fmt: skip
+        to["confirmed"] = confirmed == 1
+        to["pinned"] = pinned == 1
         rows.append(row)
     return rows
 

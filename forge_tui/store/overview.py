@@ -65,7 +65,7 @@ def status(db: sqlite3.Connection, session: Path) -> RunStatus:
     now = time.time() if running else (last or (events[-1][0] if events else 0.0))
     elapsed = _elapsed(events, now, last)
     counts = dict(db.execute("SELECT state, count(*) FROM node GROUP BY state"))
-    judged = db.execute("SELECT count(DISTINCT candidate_id) FROM verdict").fetchone()[0]
+    judged = sum(counts.values()) - counts.get("queued", 0) - counts.get("running", 0)
     budget = _budget(db, settings)
     rate = _rate(db, now, elapsed) if running else None
     left = max(0, budget["attempts"] - judged) if budget["attempts"] else 0

@@ -24,12 +24,15 @@ from forge_tui.store.store import Store
 
 
 def timed(what: str, action: Callable[[], object], rounds: int = 7) -> None:
-    times = []
+    times, work = [], []
     for _ in range(rounds):
-        begin = time.perf_counter()
+        begin, used = time.perf_counter(), time.process_time()
         action()
         times.append((time.perf_counter() - begin) * 1e3)
-    print(f"{what:44} {statistics.median(times):9.3f} ms [{min(times):.3f}]")
+        work.append((time.process_time() - used) * 1e3)
+    print(
+        f"{what:44} {statistics.median(times):9.3f} ms [{min(times):.3f}]  processor {statistics.median(work):.3f} ms"
+    )
 
 
 def fill(session: Session, count: int) -> None:

@@ -367,3 +367,10 @@ def test_the_model_row_has_an_estimate_before_a_cast_and_numbers_after(store: St
     model = store.reader.model()
     assert model is not None
     assert (model.eager_ms, model.cast_speedup, model.compile_ms, model.hits) == (0.1, 1.3, 0.05, 9)
+
+
+def test_a_node_row_has_every_field_of_its_record(store: Store) -> None:
+    store.add_candidate(candidate("n1"))
+    found = node(store, "n1")
+    assert dataclasses.replace(found) == found
+    assert {field.name for field in dataclasses.fields(NodeRow)} == set(vars(found))
