@@ -16,11 +16,11 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1] / "store")]
 
-from rows_for_tests import candidate, card, passed, rejected
+from rows_for_tests import candidate, card, passed, rejected  # noqa: E402
 
-from forge_tui.store.reader import Reader
-from forge_tui.store.session import Session
-from forge_tui.store.store import Store
+from forge_tui.store.reader import Reader  # noqa: E402
+from forge_tui.store.session import Session  # noqa: E402
+from forge_tui.store.store import Store  # noqa: E402
 
 
 def timed(what: str, action: Callable[[], object], rounds: int = 7) -> None:
