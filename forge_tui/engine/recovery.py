@@ -49,7 +49,7 @@ def recover(session: Session, store: Store) -> Recovered:
     try:
         calls = history.calls()
         open_attempts = history.open_attempts()
-        made_from = {(c.detail or {}).get("call_id"): c.candidate_id for c in history.candidates()}
+        made_from = {(c.detail or {}).get("call"): c.candidate_id for c in history.candidates()}
     finally:
         history.close()
     on_disk = spooled(session.spool)

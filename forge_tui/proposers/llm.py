@@ -45,4 +45,4 @@ def draft_from(reply: LlmReply, request: LlmRequest, language: str) -> Draft | P
     parsed = parse_reply(reply, language)
     if parsed.draft is None:
         return Problem("candidate", "bad reply", f"{parsed.outcome}: {parsed.line}")
-    return replace(parsed.draft, detail={"call_id": reply.call_id, "model": request.model, "purpose": request.purpose})
+    return replace(parsed.draft, detail={"call": reply.call_id, "model": request.model, "purpose": request.purpose})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,10 +15,10 @@ from forge_tui.records.problem import HarnessProblem, MachineProblem, UserInputE
 from forge_tui.records.views import SessionSummary
 from forge_tui.records.workload import WorkloadSpec
 from forge_tui.settings.schema import Settings
-from forge_tui.store.catalog import list_sessions
+from forge_tui.store.catalog import delete_session, list_sessions
 from forge_tui.store.control import send as send_to_owner
 from forge_tui.store.control import serve
-from forge_tui.store.lock import SessionLocked, read_owner
+from forge_tui.store.lock import SessionLocked
 from forge_tui.store.reader import Reader
 from forge_tui.store.session import Session
 from forge_tui.tui.source import OpenSession
@@ -54,10 +53,7 @@ class Sessions:
         return await self.open(str(session.path))
 
     async def delete(self, path: str) -> None:
-        session = Session.open(Path(path)) if (Path(path) / "session.db").exists() else None
-        if session is not None and read_owner(session.lock).state == "live":
-            raise UserInputError(f"{session.name} is being worked on; stop it before deleting it")
-        await asyncio.to_thread(shutil.rmtree, path)
+        await asyncio.to_thread(delete_session, Path(path))
 
     async def doctor(self) -> str:
         from forge_tui.verbs.doctor import findings, report

@@ -200,7 +200,7 @@ def check_calls(database: Path, requests: Path, result: Killed) -> dict[str, int
         )
         fault = connection.execute("PRAGMA integrity_check").fetchone()[0]
         used = connection.execute(
-            "SELECT count(*), count(DISTINCT json_extract(b.json, '$.detail.call_id')) FROM candidate c JOIN body b ON b.seq = c.seq"
+            "SELECT count(*), count(DISTINCT json_extract(b.json, '$.detail.call')) FROM candidate c JOIN body b ON b.seq = c.seq"
         ).fetchone()
         resent = connection.execute(
             "SELECT json_extract(b.json, '$.attempt'), count(*) FROM llm_call q JOIN body b ON b.seq = q.seq WHERE phase = 'request' GROUP BY 1 HAVING count(*) > 2"
