@@ -43,7 +43,7 @@ def accept_test(
     """Install the cast into the model and compare it with eager in this process.
 
     run: runs the user's code on input set k, or, when it takes no argument, on all of them. modules: the watched
-    roots; with none the cast is active around `run`. expected: card -> matching calls in one run over all input sets.
+    roots. expected: card -> matching calls in one run over all input sets.
     The caller wrote the cast, so its host code is accepted. Raises UserInputError for a broken cast; whatever the
     model itself raises passes through.
     """
@@ -58,13 +58,13 @@ def accept_test(
         installed = cast.install(modules or None, quiet=True)
         try:
             say("running with the cast")
-            with _on(installed, modules):
+            with _on(installed):
                 outputs = _results(once)
             before = installed.report()
             owner().diagnose(True)
             try:
                 for _ in range(CHECKED_RUNS):
-                    with _on(installed, modules):
+                    with _on(installed):
                         outputs = _results(once)
             finally:
                 owner().diagnose(False)
@@ -77,7 +77,7 @@ def accept_test(
             say("timing eager and cast in turns")
 
             def with_cast(count: int) -> None:
-                with _on(installed, modules):
+                with _on(installed):
                     for _ in range(count):
                         once()
 
@@ -147,9 +147,9 @@ def _results(once: Callable[[], Any]) -> list[Any]:
 
 
 @contextlib.contextmanager
-def _on(installed: Installed, modules: Mapping[str, torch.nn.Module]) -> Iterator[None]:
-    """Installed modules switch the cast on themselves; without modules it is on around the run."""
-    with contextlib.nullcontext() if modules else installed.active():
+def _on(installed: Installed) -> Iterator[None]:
+    """On around the whole run: the capture counted calls outside the watched modules too."""
+    with installed.active():
         yield
 
 

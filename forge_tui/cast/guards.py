@@ -179,11 +179,12 @@ def _tensor_mismatch(guard: TensorGuard, seen: Seen, symbols: dict[int, int]) ->
             return "shape"
     if seen.dtype != guard.dtype:
         return "dtype"
-    wanted = guard.strides if guard.layout == "strided" else strides_of(guard.layout, seen.sizes)
-    empty = 0 in seen.sizes
+    # The stride of a dimension of one element moves no address, but eager's result layout may hang on it: an exact
+    # tensor has exactly the recorded strides, one with a range the recorded or the natural one there.
+    fixed = guard.exact or guard.layout == "strided"
+    wanted = guard.strides if fixed else strides_of(guard.layout, seen.sizes)
     for size, stride, want, recorded in zip(seen.sizes, seen.strides, wanted, guard.strides, strict=True):
-        # The stride of one element moves no address, but eager's result layout may hang on it.
-        if stride != want and not ((size == 1 or empty) and stride == recorded):
+        if stride != want and (fixed or size != 1 or stride != recorded):
             return "stride"
     if seen.device[0] != guard.device[0] or (guard.device[1] >= 0 and seen.device[1] != guard.device[1]):
         return "device"

@@ -88,7 +88,9 @@ def compare(eager: list[Any], cast: list[Any], reference: list[Any] | None, why_
         return Comparison(True, line)
     worst = max(ratios, default=None)
     said = f", worst {worst:.2f}x eager's own error" if worst is not None else ""
-    return Comparison(True, f"{count} outputs within {FACTOR:g}x eager's error plus the round-off floor, against float64{said}", worst)
+    return Comparison(
+        True, f"{count} outputs within {FACTOR:g}x eager's error plus the round-off floor, against float64{said}", worst
+    )
 
 
 def _alike(eager: list[Any], reference: list[Any]) -> bool:

@@ -112,7 +112,7 @@ class PythonHooks:
         self._after = torch._C._dispatch_keyset_full_after(self._key)
         self._only = torch._C.DispatchKeySet(self._key)
         allowed = self._only
-        for k in _known_keys(("CPU", "CUDA", "AutogradCPU", "AutogradCUDA", "ADInplaceOrView")):
+        for k in _known_keys(("CPU", "CUDA", "AutogradCPU", "AutogradCUDA", "AutogradOther", "ADInplaceOrView")):
             allowed = allowed | torch._C.DispatchKeySet(k)
         self._forbidden = ~allowed.raw_repr()
         fallback = torch.library.Library("_", "IMPL")

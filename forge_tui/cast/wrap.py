@@ -1,6 +1,6 @@
 """Wrapping a module's forward so that a cast is on exactly while it runs, and taking the wrap off again.
 
-The module's class is exchanged for a subclass that overrides `forward` alone. So replicas and shallow copies run
+The module's class is exchanged for a subclass that overrides METHODS alone. So replicas and shallow copies run
 with their own weights, and `deepcopy`, `pickle` and `torch.save` give plain modules of the user's own class. A
 module that carries its own `forward` attribute keeps it: the attribute is wrapped instead. While torch compiles,
 traces or exports, the wrap steps aside and the original runs.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import copyreg
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -19,6 +20,10 @@ import torch
 
 NEW_OBJECT: Any = getattr(copyreg, "__newobj__")  # noqa: B009
 RECONSTRUCT: Any = getattr(copyreg, "_reconstructor")  # noqa: B009
+
+
+# Ways into a model that people call beside forward: text generation, the halves of an autoencoder.
+METHODS = ("forward", "generate", "encode", "decode")
 
 
 class Gate(Protocol):
@@ -70,8 +75,12 @@ def _around(original: Callable[..., Any], gate: Gate) -> Callable[..., Any]:
     return forward
 
 
+def _is_method(plain: type, name: str) -> bool:
+    return inspect.isfunction(inspect.getattr_static(plain, name, None))
+
+
 def wrap(module: torch.nn.Module, gate: Gate) -> Wrapped:
-    """Wrap one module's forward."""
+    """Wrap one module's forward, and generate, encode, decode where its class has them."""
     plain: Any = type(module)
     meta: Any = type(plain)
     own = module.__dict__.get("forward")
@@ -89,7 +98,7 @@ def wrap(module: torch.nn.Module, gate: Gate) -> Wrapped:
         return reduced
 
     body = {
-        "forward": _around(plain.forward, gate),
+        **{name: _around(getattr(plain, name), gate) for name in METHODS if _is_method(plain, name)},
         "__reduce_ex__": reduce_ex,
         "__module__": plain.__module__,
         "__qualname__": plain.__qualname__,

@@ -53,7 +53,7 @@ def test_a_right_cast_passes_with_all_calls_served(tmp_path: Path) -> None:
     assert (verdict.calls, verdict.hits, verdict.misses) == (4, 4, {})
     assert verdict.per_card == {"softmax": 4}
     assert verdict.tier == "C++ hooks" and "torch" in verdict.tier_reason
-    assert verdict.timing is not None and verdict.timing.pairs == 6 and verdict.timing.low <= verdict.timing.high
+    assert verdict.timing is not None and 5 <= verdict.timing.pairs <= 6 and verdict.timing.low <= verdict.timing.high
     assert (verdict.timing.against, verdict.timing.call) == ("eager", "installed")
     assert verdict.detail is not None and verdict.detail["cards_not_in_the_cast"] == ["not exported"]
     assert "float64" in verdict.line

@@ -20,7 +20,7 @@ enum Layout : int64_t { STRIDED = 0, CONTIGUOUS = 1, CHANNELS_LAST = 2 };
 
 struct TensorGuard {
   int64_t lo[MAX_DIMS], hi[MAX_DIMS], multiple[MAX_DIMS], symbol[MAX_DIMS];
-  int64_t stride[MAX_DIMS], natural[MAX_DIMS];  // recorded; following from the sizes
+  int64_t stride[MAX_DIMS];  // as recorded
   int64_t ndim, dtype, abi_dtype, device, index, layout, align, shares, offset;
   bool has_offset, exact;
 };
@@ -144,7 +144,6 @@ inline Entry* decode(const int64_t* data, int64_t size) {
       if (t.lo[d] != t.hi[d]) t.exact = false;
       if (t.multiple[d] < 1) r.bad = true;
     }
-    default_strides(t.layout, t.ndim, t.lo, t.natural);
     if (t.shares >= (int64_t)e->tensors.size() || t.align < 1) r.bad = true;
     e->exact = e->exact && t.exact;
   }

@@ -162,7 +162,7 @@ int64_t forge_open(const char* key_name) {
     mode_key = c10::parseDispatchKey(key_name);
     after_mode = DispatchKeySet(DispatchKeySet::FULL_AFTER, mode_key);
     auto allowed = DispatchKeySet(DispatchKey::CPU) | DispatchKeySet(DispatchKey::CUDA) | DispatchKeySet(DispatchKey::AutogradCPU) |
-                   DispatchKeySet(DispatchKey::AutogradCUDA) | DispatchKeySet(DispatchKey::ADInplaceOrView) | DispatchKeySet(mode_key);
+                   DispatchKeySet(DispatchKey::AutogradCUDA) | DispatchKeySet(DispatchKey::ADInplaceOrView) | DispatchKeySet(DispatchKey::AutogradOther) | DispatchKeySet(mode_key);
     forbidden = ~allowed.raw_repr();
     auto taken = library("_");
     taken->fallback(torch::CppFunction::makeFallthrough());

@@ -50,7 +50,6 @@ inline int mismatch(const Entry& e, const View& v) {
     auto sizes = impl->sizes(), strides = impl->strides();
     if ((int64_t)sizes.size() != g.ndim) return R_shape;
     int64_t expected[MAX_DIMS];
-    const int64_t* natural = g.natural;
     if (g.exact) {
       for (int64_t d = 0; d < g.ndim; ++d) if (sizes[d] != g.lo[d]) return R_shape;
     } else {
@@ -62,13 +61,16 @@ inline int mismatch(const Entry& e, const View& v) {
           seen[s] = true; symbols[s] = sizes[d];
         }
       }
-      if (g.layout != STRIDED) { default_strides(g.layout, g.ndim, sizes.data(), expected); natural = expected; }
+      if (g.layout != STRIDED) { default_strides(g.layout, g.ndim, sizes.data(), expected); }
     }
     if ((int64_t)v.tensors[k]->scalar_type() != g.dtype) return R_dtype;
-    // The stride of a dimension of one element (or of an empty tensor) moves no address, but eager's result layout may
-    // hang on it: besides the natural one only the recorded one will do.
-    for (int64_t d = 0; d < g.ndim; ++d)
-      if (strides[d] != (g.layout == STRIDED ? g.stride[d] : natural[d]) && !((sizes[d] == 1 || impl->numel() == 0) && strides[d] == g.stride[d])) return R_stride;
+    // The stride of a dimension of one element moves no address, but eager's result layout may hang on it: an exact
+    // tensor has exactly the recorded strides, one with a range the recorded or the natural one there.
+    if (g.exact || g.layout == STRIDED) {
+      for (int64_t d = 0; d < g.ndim; ++d) if (strides[d] != g.stride[d]) return R_stride;
+    } else {
+      for (int64_t d = 0; d < g.ndim; ++d) if (strides[d] != expected[d] && !(sizes[d] == 1 && strides[d] == g.stride[d])) return R_stride;
+    }
     auto device = impl->device();
     if ((int64_t)device.type() != g.device || (g.index >= 0 && device.index() != g.index)) return R_device;
   }
