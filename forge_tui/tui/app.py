@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import time
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from forge_tui.settings.schema import Settings
 
 LIVE = ("running", "paused", "stopping")
+COLLECT_AFTER_S = 1.0
 DEFAULT_THEME = "forge-dark"
 NO_COLOR_THEME = "ansi"
 
@@ -82,6 +84,9 @@ class ForgeApp(App[str], inherit_bindings=False):
         palette, problem = choose_theme(options)
         super().__init__(driver_class=ForgeDriver, ansi_color=palette.ansi)
         self.animation_level = "none"
+        # Tens of thousands of rows that live on: collections while they are read cost more than the rows.
+        self._collect = gc.isenabled()
+        gc.disable()
         self.look = Look(palette, ASCII if options.ascii else UNICODE)
         self.register_theme(palette.textual_theme())
         self.theme = palette.name
@@ -131,6 +136,16 @@ class ForgeApp(App[str], inherit_bindings=False):
 
     def on_ready(self) -> None:
         self._opening.close()
+        self.set_timer(COLLECT_AFTER_S, self._collect_again)
+
+    def _collect_again(self) -> None:
+        if self._collect:
+            self._collect = False
+            gc.freeze()
+            gc.enable()
+
+    def on_unmount(self) -> None:
+        self._collect_again()
 
     def on_mount(self) -> None:
         loop = asyncio.get_running_loop()

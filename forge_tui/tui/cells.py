@@ -53,14 +53,16 @@ def pad(text: str, width: int, ellipsis: str = "…") -> str:
 
 
 def fit_spans(spans: list[Span], width: int, ellipsis: str = "…") -> list[Span]:
-    """Spans cut to at most `width` cells in all."""
+    """Spans cut to at most `width` cells in all; a cut is visible wherever it falls."""
+    if spans_width(spans) <= width:
+        return spans
     out: list[Span] = []
-    room = width
+    room = width - 1
     for text, role in spans:
         taken = width_of(text)
         if taken > room:
-            if room > 0:
-                out.append((fit(text, room, ellipsis), role))
+            head = set_cell_size(text, room) if room > 0 else ""
+            out.append((head + ellipsis if width > 0 else "", role))
             return out
         out.append((text, role))
         room -= taken

@@ -57,13 +57,16 @@ class SourceText:
 
 def load_detail(reader: Reader, row: NodeRow, card_row: CardRow | None, parent: NodeRow | None) -> NodeDetail:
     """Read one node's facts."""
-    measured = (*reader.measurements(row.card_id), *reader.measurements("device"))
+    card = reader.card(row.card_id)
+    specs = (*card.key.tensors, *card.key.outputs) if card is not None else ()
+    device = specs[0].device if specs else "cpu"
+    measured = (*reader.measurements(device), *reader.measurements(row.card_id))
     if row.state == "baseline":
-        return NodeDetail(row, card_row, reader.card(row.card_id), None, measurements=measured)
+        return NodeDetail(row, card_row, card, None, measurements=measured)
     return NodeDetail(
         row,
         card_row,
-        reader.card(row.card_id),
+        card,
         reader.candidate(row.node_id),
         tuple(reader.verdicts(row.node_id)),
         reader.report(row.node_id),

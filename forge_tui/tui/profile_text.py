@@ -6,6 +6,7 @@ run reads unknown, never passed; a speed-up stands with its interval.
 
 from __future__ import annotations
 
+from forge_tui.records.card import Card
 from forge_tui.records.verdict import FAILED, PASSED, Measurement, Timing, Verdict
 from forge_tui.tui import numbers
 from forge_tui.tui.cells import Span, clean, pad, wrap
@@ -60,6 +61,23 @@ def _measured(detail: NodeDetail, kind: str) -> Measurement | None:
     return next((m for m in reversed(detail.measurements) if m.kind == kind), None)
 
 
+def _bandwidth(detail: NodeDetail, card: Card) -> float | None:
+    """GB/s for the card's working set: the best rate at half its size or more, as the judge's floor takes it."""
+    found = _measured(detail, "copy bandwidth")
+    if found is None or not found.value:
+        return None
+    sizes = {int(size): rate for size, rate in (found.detail or {}).items() if size.isdigit() and rate}
+    return max((rate for size, rate in sizes.items() if size >= card.bytes_moved / 2), default=found.value)
+
+
+def _matmul_rate(detail: NodeDetail, card: Card) -> float | None:
+    """GFLOP/s of the card's own element type, else the fastest measured."""
+    rates = [m for m in detail.measurements if m.kind == "matmul rate" and m.value]
+    dtypes = {t.dtype for t in card.key.tensors}
+    own = [m for m in rates if m.line.rsplit(" ", 1)[-1] in dtypes]
+    return max((m.value or 0.0 for m in own or rates), default=None)
+
+
 def speed_of_light(detail: NodeDetail, time_us: float | None) -> tuple[float | None, str, float | None, str]:
     """Shares of the device's measured rates: memory with its reason when unknown, compute with its reason.
 
@@ -68,23 +86,23 @@ def speed_of_light(detail: NodeDetail, time_us: float | None) -> tuple[float | N
     card = detail.card
     if card is None or time_us is None or time_us <= 0:
         return None, "not timed", None, "not timed"
-    bandwidth, rate = _measured(detail, "copy bandwidth"), _measured(detail, "matmul rate")
+    bandwidth, rate = _bandwidth(detail, card), _matmul_rate(detail, card)
     memory = compute = None
     memory_why = compute_why = ""
-    if bandwidth is None or not bandwidth.value:
+    if bandwidth is None:
         floor = detail.verdict.floor_us if detail.verdict else None
         if floor:
             memory, memory_why = floor / time_us, "by the card's floor"
         else:
             memory_why = "no copy bandwidth measured"
     else:
-        memory = card.bytes_moved / (bandwidth.value * 1e9) * 1e6 / time_us
+        memory = card.bytes_moved / (bandwidth * 1e9) * 1e6 / time_us
     if card.flops is None:
         compute_why = f"no flop formula for {card.key.base_op}"
-    elif rate is None or not rate.value:
+    elif rate is None:
         compute_why = "no matmul rate measured"
     else:
-        compute = card.flops / (rate.value * 1e9) * 1e6 / time_us
+        compute = card.flops / (rate * 1e9) * 1e6 / time_us
     return memory, memory_why, compute, compute_why
 
 

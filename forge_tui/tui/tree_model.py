@@ -35,33 +35,41 @@ class TreeModel:
         self._kept: list[bool] | None = None
         self._matches: Callable[[NodeRow], bool] | None = None
         self._baseline = NO_NODE
-        for row in rows:
-            self._append(row)
+        self._extend(rows)
         self.rebuild()
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def _append(self, row: NodeRow) -> int:
-        n = len(self.rows)
-        parent = self.index.get(row.parent_id, NO_NODE) if row.parent_id else self._baseline
-        if row.state == "baseline" and self._baseline == NO_NODE and parent == NO_NODE:
-            self._baseline = n
-        self.rows.append(row)
-        self.index[row.node_id] = n
-        self.parent.append(parent)
-        self.children.append([])
-        self.open.append(True)
-        self.visible.append(0)
-        if parent == NO_NODE:
-            self.roots.append(n)
-            self.depth.append(0)
-        else:
-            self.children[parent].append(n)
-            self.depth.append(self.depth[parent] + 1)
+        self._extend((row,))
+        return len(self.rows) - 1
+
+    def _extend(self, rows: Sequence[NodeRow]) -> None:
+        """Take rows at the end; a root goes below the baseline once there is one. Tens of thousands come at once."""
+        index, parent, children, depth = self.index, self.parent, self.children, self.depth
+        self.rows.extend(rows)
+        baseline = self._baseline
+        for n, row in enumerate(rows, len(parent)):
+            parent_id = row.parent_id
+            p = index.get(parent_id, NO_NODE) if parent_id else baseline
+            index[row.node_id] = n
+            parent.append(p)
+            children.append([])
+            if p == NO_NODE:
+                self.roots.append(n)
+                depth.append(0)
+                if baseline == NO_NODE and row.state == "baseline":
+                    baseline = n
+            else:
+                children[p].append(n)
+                depth.append(depth[p] + 1)
+        added = len(rows)
+        self._baseline = baseline
+        self.open.extend([True] * added)
+        self.visible.extend([0] * added)
         if self._kept is not None:
-            self._kept.append(False)
-        return n
+            self._kept.extend([False] * added)
 
     def rebuild(self) -> None:
         """Recompute which rows show and how many each subtree has."""
@@ -71,11 +79,10 @@ class TreeModel:
             for n in range(len(rows) - 1, -1, -1):
                 if kept[n] and parent[n] != NO_NODE:
                     kept[parent[n]] = True
-        for n in range(len(rows)):
-            visible[n] = 1 if kept is None or kept[n] else 0
+        visible[:] = [1] * len(rows) if kept is None else [int(keep) for keep in kept]
         for n in range(len(rows) - 1, -1, -1):
             p = parent[n]
-            if p != NO_NODE and is_open[p]:
+            if p >= 0 and is_open[p]:
                 visible[p] += visible[n]
         self.shown = self._flatten(self.roots)
 
@@ -112,8 +119,7 @@ class TreeModel:
                 return changed, 0
             return changed, None
         if len(fresh) > REBUILD_ABOVE or self._matches is not None:
-            for row in fresh:
-                self._append(row)
+            self._extend(fresh)
             self.rebuild()
             return changed, 0
         first: int | None = None

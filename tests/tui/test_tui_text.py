@@ -78,6 +78,15 @@ def _without(text: str, marks: tuple[tuple[int, int], ...]) -> str:
     return text
 
 
+@given(st.lists(st.text(alphabet="ab漢", max_size=6), max_size=5), st.integers(1, 20))
+def test_a_cut_line_says_so_wherever_it_is_cut(parts: list[str], width: int) -> None:
+    spans = [(part, "text") for part in parts]
+    fitted = fit_spans(spans, width)
+    whole = spans_width(spans) <= width
+    assert "".join(t for t, _ in fitted).endswith("…") != whole or (whole and fitted == spans)
+    assert spans_width(fitted) <= width
+
+
 def test_changes_are_found_by_block() -> None:
     flags = [False, True, True, False, True]
     assert next_change(flags, -1) == 1 and next_change(flags, 1) == 4 and next_change(flags, 4) is None

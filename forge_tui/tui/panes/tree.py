@@ -213,7 +213,7 @@ class TreePane(CursorView):
     def _tail(self, row: NodeRow, width: int) -> str:
         glyphs = self.look.glyphs
         if row.state == "baseline":
-            gain = "1.00x"
+            gain = "1.00x" if row.label == "eager" else f"~{numbers.factor(row.speedup)}" if row.speedup else ""
         elif row.speedup is None:
             gain = "" if row.state not in ("correct", "champion") else numbers.UNKNOWN
         else:

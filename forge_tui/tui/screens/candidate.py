@@ -33,7 +33,7 @@ class Entry:
 def entries_of(
     attempts: list[AttemptRow], calls: list[LlmCallRow], verdicts: list[Verdict], glyphs: Glyphs
 ) -> list[Entry]:
-    """The timeline, oldest first; what the judge and the models said is folded in below each step."""
+    """The timeline, oldest first, with what the judge and the models said below each step, once."""
     marks = {
         "done": glyphs.passed,
         "failed": glyphs.failed,
@@ -41,6 +41,7 @@ def entries_of(
         "unknown": glyphs.unknown,
     }
     entries = []
+    judged = list(verdicts)
     for row in attempts:
         cost = []
         if row.seconds is not None:
@@ -51,10 +52,13 @@ def entries_of(
             cost.append(numbers.dollars(row.cost_usd))
         head = f"{numbers.clock(row.at)}  a{row.attempt}  {row.step:<8}"
         note = "  ".join([clean(row.line), *cost])
-        entries.append(
-            Entry(marks.get(row.outcome, glyphs.unknown), OUTCOME_ROLES.get(row.outcome, "dim"), head, note, row.text)
-        )
-    for call in calls:
+        body = row.text
+        if row.step == "verdict" and judged:
+            body = "\n\n".join(part for part in (_verdict_text(judged.pop(0)), body) if part)
+        mark, role = marks.get(row.outcome, glyphs.unknown), OUTCOME_ROLES.get(row.outcome, "dim")
+        entries.append(Entry(mark, role, head, note, body))
+    told = any(row.step in ("prompt", "reply") for row in attempts)
+    for call in [] if told else calls:
         tokens = f"{numbers.count(call.prompt_tokens)} in, {numbers.count(call.completion_tokens)} out"
         note = f"{clean(call.model)}  {call.state}  {numbers.seconds(call.seconds)}  {tokens}  {numbers.dollars(call.cost_usd)}"
         role = "good" if call.state == "replied" else "warn"
@@ -62,7 +66,7 @@ def entries_of(
         entries.append(
             Entry(glyphs.arrow, role, f"{numbers.clock(call.at)}  model call {clean(call.purpose)}", note, body)
         )
-    for verdict in verdicts:
+    for verdict in judged:
         role = {"correct": "good", "rejected": "warn"}.get(verdict.outcome, "problem")
         mark = {"correct": glyphs.passed, "rejected": glyphs.failed}.get(verdict.outcome, glyphs.states["problem"])
         word = "confirmation" if verdict.confirmation else "judged"
@@ -80,8 +84,6 @@ def _verdict_text(verdict: Verdict) -> str:
             f"trial {error.trial} output {error.output}: rms {numbers.scientific(error.rms)}, eager {numbers.scientific(error.eager_rms)}, "
             f"ratio {ratio}, {'passed' if error.passed else 'failed'}{place if error.worst_index else ''}"
         )
-    if verdict.problem is not None and verdict.problem.detail:
-        lines += ["", verdict.problem.detail]
     return "\n".join(lines)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Self, cast
 
 from textual import events
+from textual.geometry import Region
 from textual.screen import Screen
+from textual.timer import Timer
 
 from forge_tui.tui.actions import Action, on_screen
 from forge_tui.tui.cells import clean
@@ -34,7 +36,20 @@ class KeyScreen(Screen[None], inherit_bindings=False):
         self.handlers: dict[str, Handler] = {}
         self.footer = Line(look, "footer")
         self.message = ""
-        self._message_timer: object = None
+        self._message_timer: Timer | None = None
+        self._opening = True
+
+    def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
+        """As Textual's; until the first layout only a layout is asked for, whose paint is whole. Both would paint twice."""
+        if self._opening:
+            repaint, layout = False, True
+        return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
+
+    def on_mount(self) -> None:
+        self.call_after_refresh(self._opened)
+
+    def _opened(self) -> None:
+        self._opening = False
 
     @property
     def forge(self) -> ForgeApp:
@@ -70,9 +85,8 @@ class KeyScreen(Screen[None], inherit_bindings=False):
         """One line to the user, in place of the footer for a few seconds."""
         self.message = clean(" ".join(text.split()))
         self.footer.show([(" ", "text"), (self.message, role)])
-        timer = self._message_timer
-        if timer is not None:
-            timer.stop()  # type: ignore[attr-defined]
+        if self._message_timer is not None:
+            self._message_timer.stop()
         self._message_timer = self.set_timer(MESSAGE_S, self._unsay)
 
     def _unsay(self) -> None:
