@@ -112,7 +112,8 @@ def statistics(tensor: torch.Tensor) -> tuple[float, ...]:
     count, low, high = 0, float("inf"), float("-inf")
     for part in flat.split(STATS_CHUNK):
         wide = part.to("cpu", torch.float64)
-        finite = wide[torch.isfinite(wide)]
+        mask = torch.isfinite(wide)
+        finite = wide if bool(mask.all()) else wide[mask]
         if finite.numel():
             count += finite.numel()
             total += float(finite.sum())

@@ -27,6 +27,9 @@ from forge_tui.workload.workload import Workload, tensors_in
 
 ENOUGH_S = 0.5  # plain runs go on until this much time is sampled or MOST_RUNS are done
 MOST_RUNS = 30
+MOST_CARDS = (
+    200  # a decode loop adds hundreds of tiny variants (a position as a number argument); the list stays readable
+)
 LONG_RUN_S = 5.0  # a run longer than this is timed twice, not `runs` times
 Progress = Callable[..., None]
 
@@ -62,6 +65,11 @@ def capture(
     total_us = statistics.median(plain.seconds) * 1e6
     times, scale = self_times(recorder.groups, total_us)
     plans = plan_cards(recorder.groups, times)
+    plans, negligible = plans[:MOST_CARDS], plans[MOST_CARDS:]
+    for plan in negligible:
+        for number in plan.groups:
+            recorder.groups[number].key = None
+            recorder.groups[number].unseen = f"negligible: not among the {MOST_CARDS} variants that take most time"
     if not any(not plan.refused for plan in plans):
         raise UserInputError(f"{workload.name}: no operator to optimise; {_what_was_seen(recorder.groups)}")
     progress(stage="saving inputs", done=2, total=4)

@@ -261,6 +261,17 @@ def test_a_parameter_made_inside_forward_survives_capture(tmp_path: Path) -> Non
     assert capture(workload_of(Makes(), InputSet("a", (torch.randn(3),))), tmp_path, BUDGET, runs=1).bit_equal is True
 
 
+def test_a_flood_of_variants_keeps_the_largest_and_names_the_rest(tmp_path: Path) -> None:
+    class Numbers(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return sum((x[:1] + n for n in range(260)), start=torch.relu(x).sum())
+
+    result = capture(workload_of(Numbers(), InputSet("a", (torch.ones(4096),))), tmp_path, BUDGET, runs=1)
+    rest = [n for n in result.not_seen if n.reason.startswith("negligible")]
+    assert len(result.cards) == 200 and result.bit_equal is True
+    assert sum(c.calls for c in result.cards) + sum(n.calls for n in result.not_seen) == result.calls and rest
+
+
 def test_a_model_that_differs_from_run_to_run_is_unknown_not_equal(tmp_path: Path) -> None:
     class Counter(nn.Module):
         def __init__(self) -> None:
