@@ -18,7 +18,7 @@ import torch
 
 sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1] / "proposers")]
 
-from calls import Args, Call, call, compile_all, kind_of, pack  # noqa: E402
+from recipe_calls import Args, Call, call, compile_all, kind_of, pack  # noqa: E402
 
 from forge_tui.cast.torch_build import cached_library  # noqa: E402
 from forge_tui.proposers.recipes import registry  # noqa: E402
@@ -198,6 +198,10 @@ def more(add: Any, r: Any) -> None:
         (16, 1536, 384),
         (32, 384, 1536),
         (64, 384, 384),
+        (68, 384, 384),
+        (68, 384, 1536),
+        (68, 1536, 384),
+        (256, 384, 384),
         (16, 576, 1536),
         (128, 384, 1536),
         (1, 2048, 1000),

@@ -7,7 +7,7 @@ import random
 
 import pytest
 import torch
-from calls import Call, call, card
+from recipe_calls import Call, call, card
 
 from forge_tui.proposers.recipes import registry
 from forge_tui.proposers.recipes.recipe import Recipe

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from calls import Call, call, card, compile_all, run, spec_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from recipe_calls import Call, call, card, compile_all, run, spec_of
 
 from forge_tui.proposers.recipes import registry
 from forge_tui.records.candidate import Candidate

@@ -9,7 +9,7 @@ Each result is one accumulator added up lane by lane in a fixed order, so it doe
 from __future__ import annotations
 
 from forge_tui.proposers.recipes import vector
-from forge_tui.proposers.recipes.keys import example_extent, extent, not_plain, tensor, thread_counts
+from forge_tui.proposers.recipes.keys import extent, not_plain, tensor, thread_counts
 from forge_tui.proposers.recipes.recipe import Point, Recipe, Source, Space
 from forge_tui.records.card import VariantKey
 
@@ -18,8 +18,11 @@ MOST_ROWS = 256
 
 
 def _rows(key: VariantKey) -> int:
-    spec = key.outputs[0]
-    return example_extent(spec, range(len(spec.dims) - 1))
+    """Rows of the call; for a range of lengths its largest, since the blocks are chosen for it."""
+    total = 1
+    for dim in key.outputs[0].dims[:-1]:
+        total *= dim.hi
+    return total
 
 
 def _refuses(key: VariantKey) -> str:
@@ -38,10 +41,15 @@ def _refuses(key: VariantKey) -> str:
     return ""
 
 
+def _chunks(key: VariantKey) -> tuple[int, ...]:
+    """Input rows a pass; 0 for all."""
+    return (0, 12, 24, 36) if _rows(key) > 24 else (0,)
+
+
 def _space(key: VariantKey, threads: int) -> Space:
     return {
         "mr": (1, 2, 3, 4, 5, 6), "nr": (4, 8, 12, 16, 24), "width": (16, 8), "unroll": (1, 2, 4),
-        "prefetch": ("none", "next block to L1", "next block to L2"), "threads": thread_counts(threads),
+        "prefetch": ("none", "next block to L1", "next block to L2"), "chunk": _chunks(key), "threads": thread_counts(threads),
     }  # fmt: skip
 
 
@@ -64,11 +72,18 @@ def _starts(key: VariantKey, threads: int) -> list[Point]:
             (min(rows, 3), 8, ahead),
             (min(rows, 4), 4, no),
         ]
-    return [{**base, "mr": mr, "nr": nr, "prefetch": prefetch} for mr, nr, prefetch in blocks]
+    chunk = 24 if rows > 24 else 0
+    points = [{**base, "mr": mr, "nr": nr, "prefetch": prefetch, "chunk": chunk} for mr, nr, prefetch in blocks]
+    return (
+        points
+        if chunk == 0
+        else [*points[:2], {**points[0], "chunk": 0}, {**points[1], "chunk": 12}, {**points[2], "chunk": 36}]
+    )
 
 
 _KERNEL = """
 constexpr long K = @K@, N = @N@;  // inner size, outputs a row
+constexpr long CHUNK = @CHUNK@;           // input rows at a time
 constexpr bool BIAS = @HAS_BIAS@;
 
 // out[m][n] = sum over k of x[m][k] * w[n][k], plus the bias, for a block of MR x NR.
@@ -131,9 +146,14 @@ extern "C" int forge_launch(const forge_args* a) {
   const float* bias = @BIAS@;
   float* out = (float*)a->outputs[0].data;
   const long M = @M@;
-  split(N, @NR@, a->threads, [&](long n, long to) {
-    for (; n + @NR@ <= to; n += @NR@) rows<@MR@, @NR@>(0, M, x, w + n * K, BIAS ? bias + n : bias, out + n, w + (n + @NR@) * K);
-    for (; n < to; ++n) rows<@MR@, 1>(0, M, x, w + n * K, BIAS ? bias + n : bias, out + n, w + (n + 1) * K);
+  split(N, @NR@, a->threads, [&](long from, long to) {
+    for (long m = 0; m < M; m += CHUNK) {  // a chunk of the input stays in the first-level cache
+      const long end = m + CHUNK < M ? m + CHUNK : M;
+      long n = from;
+      for (; n + @NR@ <= to; n += @NR@)
+        rows<@MR@, @NR@>(m, end, x, w + n * K, BIAS ? bias + n : bias, out + n, w + (n + @NR@) * K);
+      for (; n < to; ++n) rows<@MR@, 1>(m, end, x, w + n * K, BIAS ? bias + n : bias, out + n, w + (n + 1) * K);
+    }
   });
   return 0;
 }
@@ -165,6 +185,7 @@ def _source(key: VariantKey, point: Point) -> Source:
         "@LINES@": str(lines),
         "@PREFETCH@": _PREFETCH.get(point["prefetch"], "").replace("@LINES@", str(lines)),
         "@UNROLL@": str(point["unroll"]),
+        "@CHUNK@": str(point["chunk"] or MOST_ROWS),
         "@MR@": str(point["mr"]),
         "@NR@": str(point["nr"]),
     }
