@@ -22,7 +22,7 @@ from forge_tui.judge.measure import Effort, measure
 from forge_tui.judge.pool import TrialPool
 from forge_tui.judge.session import NOISY, Opened, Session
 from forge_tui.judge.sides import Rejected, RunSide
-from forge_tui.judge.timing import CONFIRM_PAIRS_MAX, timing_record
+from forge_tui.judge.timing import CONFIRM_PAIRS_MAX, single_threaded, timing_record
 from forge_tui.records.card import VariantKey
 from forge_tui.records.expr import ExprError, value_of
 from forge_tui.records.judging import JudgeJob
@@ -199,7 +199,8 @@ class Judgement:
             key = sized_key(self.opened.card.key, pool.trials[index].tensors, pool.expect(index)[0])
             side, buffers = self._start(key, binary)
             try:
-                found = examine(side, buffers, pool, [index], self.ledger, self.source)
+                with single_threaded():
+                    found = examine(side, buffers, pool, [index], self.ledger, self.source)
                 self.examined.errors += found.errors
             finally:
                 side.kill()
@@ -210,7 +211,9 @@ class Judgement:
         side, buffers = self._start(self.opened.card.key, binary)
         try:
             started = time.monotonic()
-            found = examine(side, buffers, pool, usable, self.ledger, self.source)
+            # Comparisons go in cache-sized pieces: a team of threads costs more than it gives on a busy machine.
+            with single_threaded():
+                found = examine(side, buffers, pool, usable, self.ledger, self.source)
             self.environment |= {"start_s": started - began, "trials_s": time.monotonic() - started}
             self.examined.errors += found.errors
             self.examined.results = found.results

@@ -28,7 +28,7 @@ from forge_tui.judge.floor import Rates, measure_rates
 from forge_tui.judge.measure import TIMED
 from forge_tui.judge.pool import TrialPool
 from forge_tui.judge.sides import EagerSide
-from forge_tui.judge.timing import batch_size, half_width, interleave, machine_lock
+from forge_tui.judge.timing import batch_size, half_width, interleave, machine_lock, single_threaded
 from forge_tui.records.card import Card
 from forge_tui.records.judging import CardReady, JudgeHello, JudgeSettings
 from forge_tui.records.problem import HarnessProblem, UserInputError
@@ -121,7 +121,8 @@ class Session:
         floor = rates.floor_us(card)
         try:
             pool = self.pool(card, seed)
-            nulls = pool.nulls()
+            with single_threaded():
+                nulls = pool.nulls()
             eager_us, noise, rows = self._control(card, pool)
         except HarnessProblem as problem:
             ready = CardReady(card.card_id, False, True, str(problem), None, None, floor, (), extra)
