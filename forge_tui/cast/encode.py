@@ -12,7 +12,7 @@ from forge_tui.cast.guards import GuardRow, symbol_numbers
 from forge_tui.cast.words import SCALAR_TYPES, CannotGuard, Parameter
 from forge_tui.records.card import VariantKey
 from forge_tui.records.dtype import DTYPES
-from forge_tui.records.expr import Node, parse
+from forge_tui.records.expr import ExprError, Node, evaluate, parse, symbols_in
 from forge_tui.records.plan import Plan, symbols_of
 
 LAYOUTS = {"strided": 0, "contiguous": 1, "channels_last": 2}
@@ -22,10 +22,12 @@ NONE, INT, DOUBLE, BOOLEAN, INT_LIST, DOUBLE_LIST, TEXT = range(7)  # forge_scal
 
 @dataclass(frozen=True)
 class OutputRow:
-    """One result. alias: input it is, or -1 for fresh memory. sizes: (constant, -1, -1) or (0, input, dimension)."""
+    """One result. alias: input it is, or -1 for fresh memory. sizes: per dimension (b, a, input, dimension) for
+    b + a * that input's size; input -1 for the constant b.
+    """
 
     alias: int
-    sizes: tuple[tuple[int, int, int], ...]
+    sizes: tuple[tuple[int, int, int, int], ...]
     strides: tuple[int, ...]
     dtype: str
     layout: str
@@ -44,7 +46,7 @@ def output_rows(key: VariantKey, returns: Sequence[str]) -> tuple[OutputRow, ...
     if len(returns) > 8:
         raise CannotGuard(f"{key.op} returns more than 8 tensors")
     places = {
-        dim.symbol: (0, k, d) for k, spec in enumerate(key.tensors) for d, dim in enumerate(spec.dims) if not dim.exact
+        dim.symbol: (k, d) for k, spec in enumerate(key.tensors) for d, dim in enumerate(spec.dims) if not dim.exact
     }
     rows = []
     for k, spec in enumerate(key.outputs):
@@ -53,11 +55,27 @@ def output_rows(key: VariantKey, returns: Sequence[str]) -> tuple[OutputRow, ...
             raise CannotGuard(f"{key.op} returns a view of its input")
         sizes = []
         for dim in spec.dims:
-            if not dim.exact and (dim.symbol not in places or spec.layout == "strided"):
-                raise CannotGuard(f"{key.op}: an output size does not follow from an input size")
-            sizes.append((dim.lo, -1, -1) if dim.exact else places[dim.symbol])
+            if not dim.exact and spec.layout == "strided":
+                raise CannotGuard(f"{key.op}: an output has a size range but fixed strides")
+            sizes.append((dim.lo, 0, -1, -1) if dim.exact else _affine(key.op, dim.symbol, places))
         rows.append(OutputRow(alias, tuple(sizes), spec.strides, spec.dtype, spec.layout))
     return tuple(rows)
+
+
+def _affine(op: str, text: str, places: dict[str, tuple[int, int]]) -> tuple[int, int, int, int]:
+    """An output size in words of one input size: "s0", "2*s0+3"."""
+    try:
+        node = parse(text)
+        names = symbols_in(node)
+        if len(names) == 1 and names <= set(places):
+            name = next(iter(names))
+            at = [evaluate(node, {name: v}) for v in (0, 1, 2, 1000)]
+            offset, factor = at[0], at[1] - at[0]
+            if factor > 0 and [offset + factor * v for v in (0, 1, 2, 1000)] == at:
+                return offset, factor, *places[name]
+    except ExprError as error:
+        raise CannotGuard(f"{op}: output size {text!r}: {error}") from None
+    raise CannotGuard(f"{op}: output size {text!r} does not follow from an input size")
 
 
 def scalars_of(key: VariantKey) -> list[tuple[int, Any]]:
@@ -151,8 +169,8 @@ def encode(
     out.append(len(outputs))
     for made in outputs:
         out += [made.alias, len(made.sizes), SCALAR_TYPES[made.dtype], DTYPES[made.dtype][0], LAYOUTS[made.layout]]
-        for (size, tensor, dim), stride in zip(made.sizes, made.strides, strict=True):
-            out += [size, tensor, dim, stride]
+        for size, stride in zip(made.sizes, made.strides, strict=True):
+            out += [*size, stride]
     out += [len(key.mutates), *key.mutates, row.flags]
     scalars = scalars_of(key)
     out.append(len(scalars))

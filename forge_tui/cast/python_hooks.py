@@ -303,8 +303,8 @@ def _blocked(entry: _Entry, tensors: list[torch.Tensor]) -> str:
 def _result(row: OutputRow, tensors: list[torch.Tensor]) -> torch.Tensor:
     if row.alias >= 0:
         return tensors[row.alias]
-    sizes = [size if tensor < 0 else tensors[tensor].shape[dim] for size, tensor, dim in row.sizes]
-    exact = all(tensor < 0 for _, tensor, _ in row.sizes)
+    sizes = [b if k < 0 else b + a * tensors[k].shape[d] for b, a, k, d in row.sizes]
+    exact = all(k < 0 for _, _, k, _ in row.sizes)
     strides = row.strides if exact or row.layout == "strided" else strides_of(row.layout, sizes)
     return torch.empty_strided(sizes, strides, dtype=getattr(torch, row.dtype))
 

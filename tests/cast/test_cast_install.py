@@ -500,6 +500,31 @@ def test_a_family_serves_every_size_with_eagers_strides(
         assert installed.report().hits == served
 
 
+CAT = kit.HEAD + (
+    'extern "C" int forge_launch(const forge_args* a){ float* y=(float*)a->outputs[0].data;'
+    "for(int k=0;k<2;++k){ int64_t n=a->inputs[k].sizes[0]*a->inputs[k].sizes[1];"
+    "memcpy(y,a->inputs[k].data,4*n); y+=n; } return a->outputs[0].sizes[0]==a->inputs[0].sizes[0]+1 ? 0 : -1; }"
+)
+
+
+@pytest.mark.parametrize("tier", ["", "python"])
+def test_an_output_may_grow_with_the_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tier: str) -> None:
+    monkeypatch.setenv("FORGE_CAST_TIER", tier)
+    key = kit.key_of("aten::cat", [torch.zeros(2, 8), torch.zeros(1, 8)], 0)
+    grown = replace(key.tensors[0], dims=(Dim(2, 32, 1, "s0"), Dim(8, 8)))
+    out = replace(key.outputs[0], dims=(Dim(3, 33, 1, "s0+1"), Dim(8, 8)))
+    key = replace(key, tensors=(grown, key.tensors[1]), outputs=(out,))
+    with torch.no_grad(), one(tmp_path, key, CAT).active() as installed:
+        cache = torch.randn(2, 8)
+        for step in range(5):
+            cache, before = torch.cat([cache, torch.full((1, 8), float(step))]), cache
+            assert torch.equal(cache[:-1], before) and bool((cache[-1] == step).all())
+        assert installed.report().hits == 5
+    odd = replace(key, outputs=(replace(out, dims=(Dim(3, 33, 1, "s0*s0"), Dim(8, 8))),))
+    with one(tmp_path, odd, CAT).active() as installed:
+        assert "does not follow" in installed.report().entries[0].reason
+
+
 def test_an_output_has_exactly_the_recorded_strides(tmp_path: Path) -> None:
     source = kit.HEAD + (
         'extern "C" int forge_launch(const forge_args* a){ const forge_tensor&o=a->outputs[0]; int64_t n=1;'

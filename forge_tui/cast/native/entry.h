@@ -26,7 +26,7 @@ struct TensorGuard {
 };
 
 struct Output {
-  int64_t size[MAX_DIMS], from_tensor[MAX_DIMS], from_dim[MAX_DIMS], stride[MAX_DIMS];
+  int64_t size[MAX_DIMS], factor[MAX_DIMS], from_tensor[MAX_DIMS], from_dim[MAX_DIMS], stride[MAX_DIMS];
   int64_t alias, ndim, dtype, abi_dtype, layout;
   bool exact;
 };
@@ -152,7 +152,7 @@ inline Entry* decode(const int64_t* data, int64_t size) {
     o.alias = r.next(); o.ndim = r.count(MAX_DIMS); o.dtype = r.next(); o.abi_dtype = r.next(); o.layout = r.next();
     o.exact = true;
     for (int64_t d = 0; d < o.ndim; ++d) {
-      o.size[d] = r.next(); o.from_tensor[d] = r.next(); o.from_dim[d] = r.next(); o.stride[d] = r.next();
+      o.size[d] = r.next(); o.factor[d] = r.next(); o.from_tensor[d] = r.next(); o.from_dim[d] = r.next(); o.stride[d] = r.next();
       if (o.from_tensor[d] >= (int64_t)e->tensors.size()) r.bad = true;
       if (o.from_tensor[d] >= 0) o.exact = false;
     }

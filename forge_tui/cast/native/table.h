@@ -188,7 +188,7 @@ struct Table {
 inline at::Tensor new_output(const Output& o, const View& v) {
   int64_t size[MAX_DIMS], stride[MAX_DIMS];
   for (int64_t d = 0; d < o.ndim; ++d) {
-    size[d] = o.from_tensor[d] < 0 ? o.size[d] : v.tensors[o.from_tensor[d]]->size(o.from_dim[d]);
+    size[d] = o.from_tensor[d] < 0 ? o.size[d] : o.size[d] + o.factor[d] * v.tensors[o.from_tensor[d]]->size(o.from_dim[d]);
     stride[d] = o.stride[d];
   }
   if (!o.exact && o.layout != STRIDED) default_strides(o.layout, o.ndim, size, stride);
