@@ -36,6 +36,7 @@ def get_init_inputs():
 KERNEL = """// variant {number}
 #include "card.h"
 extern "C" int forge_launch(const forge_args* a) {{
+  if (a->abi == {number} + 1000) return -1;  // makes every variant's binary a file of its own
   const float* x = (const float*)a->inputs[0].data;
   float* y = (float*)a->outputs[0].data;
   for (int64_t i = 0; i < 64 * 512; ++i) y[i] = x[i] > 0 || x[i] != x[i] ? x[i] : 0.0f;
@@ -124,7 +125,9 @@ def one_life(
 ) -> int | None:
     """Run until the kill (None) or the natural end (its exit code)."""
     bomb = (
-        f"{where}-{rng.choice(['before', 'after'])}:{rng.randint(2, 12)}" if where in ("commit", "rename") else "none"
+        f"{where}-{rng.choice(['before', 'after'])}:{rng.randint(1, 2 if where == 'rename' else 12)}"
+        if where in ("commit", "rename")
+        else "none"
     )
     environment = dict(os.environ, PYTHONPATH=str(ROOT), OPENAI_API_KEY="sk-test-canary-0000")
     log = (session.parent / "lives.log").open("ab")
