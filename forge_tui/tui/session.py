@@ -119,7 +119,7 @@ class SessionView:
                 self.reload_detail()
         if changes.cards:
             screen.cards_pane.set_rows(await self.feed.read(self.reader.cards))
-            if not self.card_id and screen.cards_pane.current() is not None:
+            if not screen.cards_pane.touched or not self.card_id:
                 self.cards_rested()
         if changes.status:
             self.status = await self.feed.read(self.reader.status)

@@ -9,7 +9,8 @@ from cells_of import screen_text
 from fake_source import START, FakeHome, FakeSource
 from textual.pilot import Pilot
 
-from forge_tui.tui.app import ForgeApp, Options
+from forge_tui.tui.app import ForgeApp
+from forge_tui.tui.options import Options
 from forge_tui.tui.screens.main import MainScreen
 
 

@@ -1,6 +1,6 @@
 """Runs the app on the fake source in a real terminal: what the pty tests and the bench start.
 
-usage: fake_app.py [CARDS] [NODES] [STATE] [--ascii] [--theme NAME] [--readonly] [--home] [--live RATE]
+usage: fake_app.py [CARDS] [NODES] [STATE] [--ascii] [--theme NAME] [--readonly] [--home] [--open PATH] [--live RATE]
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).res
 
 from fake_source import FakeHome, FakeSource  # noqa: E402
 
-from forge_tui.tui.app import ForgeApp, Options  # noqa: E402
+from forge_tui.records.problem import UserInputError  # noqa: E402
+from forge_tui.tui.app import ForgeApp, run_app  # noqa: E402
+from forge_tui.tui.options import Options  # noqa: E402
 
 
 class Live(ForgeApp):
@@ -40,20 +42,26 @@ def main() -> int:
     parser.add_argument("--theme", default="")
     parser.add_argument("--readonly", action="store_true")
     parser.add_argument("--home", action="store_true")
+    parser.add_argument("--open", default="")
     parser.add_argument("--live", type=float, default=0.0)
     args = parser.parse_args()
     options = Options(theme=args.theme, ascii=args.ascii)
     if args.home:
-        app = ForgeApp(home=FakeHome(), options=options)
-    else:
-        source = FakeSource(args.cards, args.nodes, args.state)
-        app = ForgeApp(source, source.send, args.readonly, options=options)
-        if args.live:
-            app = Live(source, args.live, options)
+        from forge_tui.settings.schema import Settings
+
+        try:
+            return run_app(FakeHome(), Settings(), args.open)
+        except UserInputError as error:
+            print(f"one line: {error}")
+            return 2
+    source = FakeSource(args.cards, args.nodes, args.state)
+    app = ForgeApp(source, source.send, args.readonly, options=options)
+    if args.live:
+        app = Live(source, args.live, options)
     print("ended:", app.run())
     heavy = {"torch", "triton", "cupy", "litellm", "numpy", "pydantic", "sqlite_utils"} & set(sys.modules)
     print("heavy:", sorted(heavy))
-    print("sent:", [f"{c.verb} {c.subject} {'EDITED' in str(c.value)}" for c in source.sent] if not args.home else [])
+    print("sent:", [f"{c.verb} {c.subject} {'EDITED' in str(c.value)}" for c in source.sent])
     return app.return_code or 0
 
 

@@ -408,8 +408,11 @@ class FakeHome:
         ]  # fmt: skip
 
     async def open(self, path: str) -> object:
+        from forge_tui.records.problem import UserInputError
         from forge_tui.tui.source import OpenSession
 
+        if path.endswith("broken"):
+            raise UserInputError(f"{path} is damaged; restore a copy or delete it")
         self.opened.append(path)
         source = FakeSource(state="paused")
         return OpenSession(f"minilm-{path[-1]}", source, source.send, readonly=path.endswith("3"))
@@ -428,3 +431,6 @@ class FakeHome:
         return (
             "python      3.11.7   ok\ntorch       2.13.0 (cpu)   ok\ncompiler    g++ 14.2   ok\nsandbox     full   ok\n"
         )
+
+    async def close(self) -> None:
+        """Nothing is held."""

@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 
 from forge_tui.records.command import Acknowledgement, Command
 from forge_tui.records.problem import UserInputError
-from forge_tui.tui.app import Options
+from forge_tui.tui.options import Options
 from forge_tui.tui.screens.candidate import CandidateScreen
 from forge_tui.tui.screens.home import HomeScreen
 from forge_tui.tui.screens.main import MainScreen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from driving import app_on, footer_says, main_of, settled, until
 from fake_source import FakeSource
@@ -143,3 +144,30 @@ async def test_many_nudges_are_one_read() -> None:
     task.cancel()
     feed.close()
     assert 1 <= len(reads) <= 4
+
+
+async def test_the_cards_cursor_stays_on_top_until_someone_moves_it() -> None:
+    fake = FakeSource(cards=12, nodes=30)
+    app = app_on(fake)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settled(pilot)
+        pane = main_of(app).cards_pane
+        rows = list(fake.cards())
+        leader = replace(
+            next(r for r in rows if r.card_id != pane.current().card_id),
+            share=0.9,
+            state="running",
+            speedup=None,
+            best_us=None,
+        )
+        fake._cards = [leader if r.card_id == leader.card_id else r for r in rows]
+        fake.grow()
+        app.nudge()
+        await until(pilot, lambda: main_of(app).view.card_id == leader.card_id)
+        await pilot.press("j")
+        chosen = pane.current()
+        fake._cards = rows
+        fake.grow()
+        app.nudge()
+        await settled(pilot)
+        assert pane.current().card_id == chosen.card_id

@@ -23,9 +23,10 @@ from forge_tui.tui.actions import (
     on_screen,
     with_keymap,
 )
-from forge_tui.tui.app import ForgeApp, Options, choose_theme
+from forge_tui.tui.app import ForgeApp
 from forge_tui.tui.arrangement import arrange, layout_of
 from forge_tui.tui.glyphs import ASCII, UNICODE
+from forge_tui.tui.options import Options, choose_theme
 from forge_tui.tui.palette import ROLES, STATE_ROLES, load_theme, parse_theme, theme_names
 from forge_tui.tui.screens.home import HomeScreen
 

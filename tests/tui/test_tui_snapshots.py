@@ -9,7 +9,7 @@ import pytest
 from driving import app_on, home_app, settled
 from fake_source import FakeHome, FakeSource
 
-from forge_tui.tui.app import Options
+from forge_tui.tui.options import Options
 
 FOLDER = Path(__file__).parent / "snapshots"
 SIZES = {"80x24": (80, 24), "120x40": (120, 40), "200x60": (200, 60)}

@@ -154,3 +154,31 @@ def test_a_live_search_paints_within_bounds() -> None:
         assert started_at > 0
         terminal.during(1.0)
         assert terminal.during(3.0) <= 3 * 250_000
+
+
+def test_run_app_opens_a_session_goes_home_and_ends(tmp_path: Path) -> None:
+    with Terminal([*APP, "--home", "--open", "/s/1"], 80, 24, {"XDG_CONFIG_HOME": str(tmp_path)}) as terminal:
+        started(terminal)
+        assert b"cards" in terminal.out
+        terminal.send(b"H")
+        terminal.quiet(0.3)
+        terminal.send(b"s")
+        terminal.until("sessions", 5)
+        terminal.quiet(0.3)
+        terminal.send(b"q")
+        assert terminal.wait() == 0
+
+
+def test_a_session_that_cannot_be_opened_is_one_line_and_no_screen(tmp_path: Path) -> None:
+    with Terminal([*APP, "--home", "--open", "/s/broken"], 80, 24, {"XDG_CONFIG_HOME": str(tmp_path)}) as terminal:
+        assert terminal.wait() == 2
+        assert b"one line: /s/broken is damaged" in terminal.out
+        assert b"1049h" not in terminal.out
+
+
+def test_a_broken_keymap_is_one_line_and_no_screen(tmp_path: Path) -> None:
+    (tmp_path / "forge_tui").mkdir()
+    (tmp_path / "forge_tui" / "keymap.toml").write_text('[keymap]\npuase = "x"\n')
+    with Terminal([*APP, "--home"], 80, 24, {"XDG_CONFIG_HOME": str(tmp_path)}) as terminal:
+        assert terminal.wait() == 2
+        assert b"did you mean pause?" in terminal.out and b"1049h" not in terminal.out

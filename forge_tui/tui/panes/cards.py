@@ -39,7 +39,10 @@ def left_to_win(row: CardRow) -> float | None:
 
 
 class CardsPane(CursorView):
-    """The list. `rows` is what shows, in order; `all_rows` what there is."""
+    """The list. `rows` is what shows, in order; `all_rows` what there is.
+
+    Until someone moves the cursor (`touched`) it stands on the card with most to win, whichever that is.
+    """
 
     def __init__(self, look: Look) -> None:
         super().__init__(look, "cards")
@@ -48,6 +51,7 @@ class CardsPane(CursorView):
         self.sort = 0
         self.filter = Filter(())
         self.query_text = ""
+        self.touched = False
 
     def set_rows(self, rows: Sequence[CardRow]) -> None:
         """Take new rows; the cursor stays on its card, and only lines that changed are sent."""
@@ -62,6 +66,8 @@ class CardsPane(CursorView):
         rows.sort(key=self._key)
         self.rows = rows
         cursor = next((k for k, r in enumerate(rows) if current is not None and r.card_id == current.card_id), None)
+        if not self.touched:
+            cursor = 0
         self.cursor = min(self.cursor, max(0, len(rows) - 1)) if cursor is None else cursor
         if [r.card_id for r in before] != [r.card_id for r in rows]:
             self.repaint(0)
@@ -81,6 +87,10 @@ class CardsPane(CursorView):
         if name == "speed-up":
             return (row.speedup is None, -(row.speedup or 0.0))
         return (-row.failures,) if name == "failures" else (row.title,)
+
+    def move_to(self, item: int, *, quiet: bool = False) -> None:
+        self.touched = True
+        super().move_to(item, quiet=quiet)
 
     def next_sort(self) -> None:
         """Sort by the next rule."""
@@ -140,24 +150,27 @@ class CardsPane(CursorView):
         return [
             (f"   {gain}", "champion" if row.state == "champion" else "text"),
             (f"  {numbers.micros(row.best_us, look.glyphs.micro)}  SOL {light}", "dim"),
+            # The detail line says the class in full; where there is none, its first word is enough.
+            (
+                f"  {row.audit_class.split()[0].split('-')[0]}" if row.audit_class and self.item_height < 3 else "",
+                "dim",
+            ),
             ("  weak" if row.weak else "", "warn"),
         ]
 
     def _detail(self, row: CardRow) -> list[Span]:
         micro = self.look.glyphs.micro
-        parts = [f"   {row.calls} calls", f"compile {numbers.micros(row.compile_us, micro)}"]
+        first = row.audit_class if row.speedup is not None and row.audit_class else f"{row.calls} calls"
+        parts = [f"   {first}", f"compile {numbers.micros(row.compile_us, micro)}"]
         if row.attempts:
-            parts.append(f"{row.failures} of {row.attempts} failed")
-        if row.audit_class and row.speedup is not None:
-            parts.append(row.audit_class)
+            parts.append(f"{row.failures}/{row.attempts} failed")
         if row.synthetic:
-            parts.append("synthetic data")
+            parts.append("synthetic")
         return [(f"  {self.look.glyphs.dot}  ".join(parts), "dim")]
 
     def title(self) -> str:
-        """For the pane's title: "/filter", the sort rule, "14 cards, 9 faster, 3 tie"."""
+        """For the pane's title: the filter, how many there are and are faster, the sort rule."""
         faster = sum(r.state == "champion" for r in self.all_rows)
-        ties = sum(r.state == "tie" for r in self.all_rows)
         shown = f"{len(self.rows)} of " if len(self.rows) != len(self.all_rows) else ""
-        said = f"{shown}{len(self.all_rows)}, {faster} faster, {ties} tie, by {SORTS[self.sort]}"
+        said = f"{shown}{len(self.all_rows)}, {faster} faster, by {SORTS[self.sort]}"
         return f"/{self.query_text}  {said}" if self.query_text else said

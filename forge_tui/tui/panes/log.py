@@ -111,7 +111,7 @@ class LogPane(CursorView):
     def item_spans(self, item: int, line: int, width: int) -> list[Span]:
         row = self.rows[item]
         role = ROLES.get(row.level, "text")
-        who = clean(row.candidate_id or row.card_id)
+        who = clean(row.candidate_id)
         head = f" {numbers.clock(row.at)} {MARKS.get(row.level, row.level)} {who:<5} "
         if role in ("text", "dim"):
             return [(head, "dim"), (clean(row.text), role)]
