@@ -18,7 +18,9 @@ from forge_tui.records.card import Dim, TensorSpec, VariantKey
 from forge_tui.records.codec import dumps
 
 SYMBOL = "s0"
-WIDEST_STEP = 2.0  # the next size of a family is at most this many times the one before (or 2 larger)
+# The next size of a family is at most this many times the one before (or 2 larger): lengths grow in small steps, while
+# a doubling is usually another place in the same forward (64 and 128 channels, 3000 and 1500 frames).
+WIDEST_STEP = 1.5
 PAIRS_LOOKED_AT = 300  # neighbours in call order differ in the interesting way; all pairs of 400 keys would be 80,000
 Position = tuple[int, int, int]  # 0 input or 1 output, tensor, dimension
 

@@ -52,10 +52,10 @@ def admits(family: VariantKey, key: VariantKey) -> bool:
 
 
 def test_growing_lengths_fold_into_one_family_with_divisibility() -> None:
-    folds = fold(members(*(softmax_key(1, 9, n, 3) for n in (8, 16, 24, 32))))
+    folds = fold(members(*(softmax_key(1, 9, n, 3) for n in (16, 24, 32, 40))))
     assert len(folds) == 1 and folds[0].members == (0, 1, 2, 3)
     for spec in (folds[0].key.tensors[0], folds[0].key.outputs[0]):
-        assert [(d.lo, d.hi, d.multiple, d.symbol) for d in spec.dims][2] == (8, 32, 8, "s0")
+        assert [(d.lo, d.hi, d.multiple, d.symbol) for d in spec.dims][2] == (16, 40, 8, "s0")
         assert [d.exact for d in spec.dims] == [True, True, False, True]
 
 
@@ -68,6 +68,11 @@ def test_different_places_in_the_model_never_fold() -> None:
     keys = [softmax_key(4, n) for n in (8, 9, 10)]
     apart = [Member(key, frozenset({f"layer{n}"})) for n, key in enumerate(keys)]
     assert [f.members for f in fold(apart)] == [(0,), (1,), (2,)]
+
+
+def test_a_doubling_inside_one_module_is_two_places_not_a_length() -> None:
+    channels = fold(members(softmax_key(1, 64, 32, 32), softmax_key(1, 128, 32, 32)))
+    assert [f.members for f in channels] == [(0,), (1,)]
 
 
 def test_two_sizes_that_move_apart_do_not_fold() -> None:
