@@ -53,6 +53,7 @@ class Options:
     confirm_seconds: float = 10.0
     time_limit_s: float = 20.0
     trust_host_code: bool = False
+    other_cores: float | None = 0.3
     capture_bytes: int = 2 << 30
     compile_baseline: bool = True
     compile_limit_s: float = 120.0
@@ -106,6 +107,7 @@ def options_from(settings: Settings) -> Options:
         confirm_pairs=judge.confirm_pairs,
         confirm_seconds=judge.confirm_seconds,
         time_limit_s=judge.time_limit_s,
+        other_cores=judge.other_cores,
         trust_host_code=settings.sandbox.trust_host_code,
         capture_bytes=run.capture_bytes,
         compile_baseline=run.compile_baseline,

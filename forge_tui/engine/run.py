@@ -258,10 +258,22 @@ class Run:
 
     def _judge_settings(self) -> JudgeSettings:
         o = self.options
+        lock = Path(os.environ.get("TMPDIR", "/tmp")) / f"forge_tui-{os.getuid()}-timing.lock"
         return JudgeSettings(
-            str(self.session.blobs), str(self.session.work), sys.executable, str(PACKAGE), o.device, o.threads, o.search_pairs, o.confirm_pairs,
-            o.confirm_seconds, o.time_limit_s, o.trust_host_code, str(Path(os.environ.get("TMPDIR", "/tmp")) / f"forge_tui-{os.getuid()}-timing.lock"),
-        )  # fmt: skip
+            blob_dir=str(self.session.blobs),
+            scratch_dir=str(self.session.work),
+            worker_python=sys.executable,
+            package_dir=str(PACKAGE),
+            device=o.device,
+            threads=o.threads,
+            search_pairs=o.search_pairs,
+            confirm_pairs=o.confirm_pairs,
+            confirm_seconds=o.confirm_seconds,
+            time_limit_s=o.time_limit_s,
+            trust_host_code=o.trust_host_code,
+            machine_lock=str(lock),
+            other_cores=o.other_cores,
+        )
 
     def _child_said(self, name: str, line: str) -> None:
         if line:

@@ -14,7 +14,6 @@ confirmation takes a new pool with a new seed. Running out of memory raises Mach
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +61,6 @@ class _Made:
 
     trial: Trial
     eager: Results
-    wide: Results
     limits: tuple[Bounds, ...]
     reduced: str
     nbytes: int
@@ -95,7 +93,7 @@ class TrialPool:
             raise HarnessProblem(f"card {card.card_id} has no recorded call")
         self.rule = rules.rule_for(card.op_class)
         self.result_names = reference.result_names(card.key)
-        self._kept: OrderedDict[int, _Made] = OrderedDict()
+        self._kept: dict[int, _Made] = {}  # in the order they were made
         self._scratch = Scratch()
         self._nulls: NullsResult | None = None
         self.kinds: list[TrialKind] = []
@@ -140,9 +138,12 @@ class TrialPool:
         return tuple(found)
 
     def expect(self, i: int) -> tuple[Results, Results]:
-        """(eager, reference) of trial i, in the order of `result_names`. For exact classes the reference is eager itself."""
+        """(eager, reference) of trial i, in the order of `result_names`.
+
+        References are float64, 0 where eager or the reference is not finite; for exact results they are eager itself.
+        """
         made = self.made(i)
-        return made.eager, made.wide
+        return made.eager, tuple(_shaped(b, e) for b, e in zip(made.limits, made.eager, strict=True))
 
     def check(self, i: int, outputs: Sequence[torch.Tensor]) -> CheckResult:
         """Judge one run's results (any strides; logical values are compared). Leaves `outputs` as they are."""
@@ -192,10 +193,7 @@ class TrialPool:
     def made(self, i: int) -> _Made:
         """Trial i with references and limits, from memory or made again."""
         known = self._kept.get(i)
-        if known is not None:
-            self._kept.move_to_end(i)
-            return known
-        return self._keep(i, self._make(self.kinds[i]))
+        return known if known is not None else self._keep(i, self._make(self.kinds[i]))
 
     # Making trials.
 
@@ -221,9 +219,11 @@ class TrialPool:
             self._keep(len(self.kinds) - 1, made)
 
     def _keep(self, i: int, made: _Made) -> _Made:
+        # Every candidate goes through all trials: what doesn't fit takes turns in one place and the rest stays. Dropping
+        # the least recently used would drop each trial just before it is needed.
+        while self._kept and made.nbytes + sum(m.nbytes for m in self._kept.values()) > self.memory_limit:
+            self._kept.popitem()
         self._kept[i] = made
-        while len(self._kept) > 1 and sum(m.nbytes for m in self._kept.values()) > self.memory_limit:
-            self._kept.popitem(last=False)
         return made
 
     def _make(self, kind: TrialKind) -> _Made:
@@ -232,7 +232,7 @@ class TrialPool:
         eager = reference.eager(key, trial.tensors)
         if self.rule.kind == rules.EXACT:
             limits = tuple(rules.exact_bounds(self.rule, e) for e in eager)
-            return self._weighed(trial, eager, eager, limits, "")
+            return self._weighed(trial, eager, limits, "")
         try:
             found = reference.reference(key, trial.tensors)
         except reference.OperatorRefused as refused:
@@ -242,7 +242,7 @@ class TrialPool:
         if trial.exact:
             rounded = tuple(r.to(e.dtype) for r, e in zip(wide, eager, strict=True))
             limits = tuple(rules.exact_bounds(self.rule, r) for r in rounded)
-            return self._weighed(trial, eager, wide, limits, "")
+            return self._weighed(trial, eager, limits, "")
         moved = None if found.reduced else self._moved(trial)
         conditions = Conditions(
             reductions.reduction_length(self.card, trial.tensors),
@@ -253,7 +253,7 @@ class TrialPool:
             rules.bounds(self.rule, e, r, moved[n] if moved else None, conditions)
             for n, (e, r) in enumerate(zip(eager, wide, strict=True))
         )
-        return self._weighed(trial, eager, wide, limits, found.line if found.reduced else "")
+        return self._weighed(trial, eager, limits, found.line if found.reduced else "")
 
     def _moved(self, trial: Trial) -> Results | None:
         """R of the same inputs with their last bit (in the accumulator's type) randomly flipped; the rule's sensitivity."""
@@ -278,12 +278,12 @@ class TrialPool:
             return None
 
     @staticmethod
-    def _weighed(trial: Trial, eager: Results, wide: Results, limits: tuple[Bounds, ...], reduced: str) -> _Made:
+    def _weighed(trial: Trial, eager: Results, limits: tuple[Bounds, ...], reduced: str) -> _Made:
         held = {
             t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()
-            for t in (*trial.tensors, *eager, *wide, *(t for b in limits for t in b.tensors))
+            for t in (*trial.tensors, *eager, *(t for b in limits for t in b.tensors))
         }
-        return _Made(trial, eager, wide, limits, reduced, sum(held.values()))
+        return _Made(trial, eager, limits, reduced, sum(held.values()))
 
     @staticmethod
     def _probe_holds(made: _Made) -> bool:
@@ -338,3 +338,10 @@ class TrialPool:
             else:
                 found.append(Check("nulls", UNKNOWN, f"{name}: {nulls.why_not(name, self.card)}"))
         return found
+
+
+def _shaped(limits: Bounds, eager: torch.Tensor) -> torch.Tensor:
+    if limits.error is None:
+        return limits.eager.view(limits.shape) if limits.eager.dtype == eager.dtype else eager
+    wide = limits.reference()
+    return torch.view_as_complex(wide.view(*limits.shape, 2)) if eager.is_complex() else wide.view(limits.shape)

@@ -76,7 +76,8 @@ class Bounds:
     """Everything the rule needs about one result of one trial. Flat tensors are in logical (row-major) order.
 
     kind: the rule in force (a ratio rule without a wider reference falls back to "weak").
-    eager: E, flat, own dtype. wide: R in float64, flat, 0 where E or R is not finite; None for exact results.
+    eager: E, flat, own dtype. error: E - R, flat, float32 (float64 for float64 results), 0 where E or R is not finite; None
+        for exact results. R is E - error: half the memory of R itself, and as exact, since the error is a few units at most.
     masked: bool, True where E or R is not finite; None when all are finite.
     codes: per element of E and of R rounded to the dtype 0 finite, 1 NaN, 2 +Inf, 3 -Inf; None when all are finite.
     limit: bound of rms(C-R). constant, slope: the element rule, constant + slope * |R|. slack: extra per element.
@@ -89,7 +90,7 @@ class Bounds:
     shape: tuple[int, ...]
     dtype: torch.dtype
     eager: torch.Tensor
-    wide: torch.Tensor | None = None
+    error: torch.Tensor | None = None
     masked: torch.Tensor | None = None
     codes: tuple[torch.Tensor, torch.Tensor] | None = None
     m: float = 2.0
@@ -105,8 +106,15 @@ class Bounds:
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
-        held = [self.eager, self.wide, self.masked, self.slack, *(self.codes or ()), *self.slices.values()]
+        held = [self.eager, self.error, self.masked, self.slack, *(self.codes or ()), *self.slices.values()]
         return tuple(t for t in held if t is not None)
+
+    def reference(self, start: int = 0, stop: int | None = None) -> torch.Tensor:
+        """R in float64, flat, from `start` to `stop`; 0 where E or R is not finite. E itself for exact results."""
+        wide = self.eager[start:stop].to(torch.float64, copy=True)
+        if self.error is not None:
+            wide.sub_(self.error[start:stop])
+        return wide if self.masked is None else wide.masked_fill_(self.masked[start:stop], 0.0)
 
 
 @dataclass(frozen=True)
@@ -227,9 +235,8 @@ def bounds(
         kind = WEAK  # R was computed in the card's own type: eager's error against it means nothing
     slack = None
     if kind == ULP:
-        slack = error.abs_().mul_(2)
-        if conditions.several_roundings and moves is not None:
-            slack = torch.maximum(slack, moves.abs_().mul_(2))
+        several = conditions.several_roundings and moves is not None
+        slack = moves.abs_().mul_(2).to(torch.float32) if several and moves is not None else None
     # What is off in a norm is off by a factor: its outliers carry it.
     slope = 2 * eps * (max(1.0, growth / 2) if eps <= EPS["float32"] else 1.0)
     floor, slice_floor = _floors(eps, effective, conditions.reduction)
@@ -245,10 +252,14 @@ def bounds(
         local = mean.sqrt().clamp_min_(rms_reference) if rule.op_class == opclass.REDUCTION_NORM else mean.sqrt()
         limits[name] = 2 * m * scale + slice_floor * local + (eps * eps * rms_reference + step)
     return Bounds(
-        kind, rule, tuple(eager.shape), eager.dtype, flat, wide, masked, codes, m, ill, rms_reference, rms_eager,
+        kind, rule, tuple(eager.shape), eager.dtype, flat, error.to(_error_dtype(flat)), masked, codes, m, ill, rms_reference, rms_eager,
         limit=m * max(rms_eager, sensitivity) + floor * rms_reference + step,
         constant=2 * m * max(largest, 3 * sensitivity) + 4 * floor * rms_reference + step, slope=slope, slack=slack, slices=limits, relative_error=relative,
     )  # fmt: skip
+
+
+def _error_dtype(flat: torch.Tensor) -> torch.dtype:
+    return torch.float64 if flat.dtype == torch.float64 else torch.float32
 
 
 def _not_finite(

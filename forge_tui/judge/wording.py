@@ -30,7 +30,7 @@ class Words:
 
     def values(self, flat: torch.Tensor, where: int) -> str:
         b = self.limits
-        expected = b.wide[where] if b.wide is not None else b.eager[where]
+        expected = b.reference(where, where + 1)[0] if b.error is not None else b.eager[where]
         text = f"{list(self.index(where))}: got {number(flat[where])}, expected {number(expected)}"
         return f"{text}, eager {number(b.eager[where])} (trial {self.trial!r})"
 

@@ -22,7 +22,8 @@ class JudgeSettings:
     worker_python: interpreter of the run worker (ours, standard library only); package_dir: folder `forge_tui`.
     threads: OpenMP threads, equal on both sides. search_pairs / confirm_pairs: timing pairs (5.3 of the trust notes: 20 / 100).
     time_limit_s: wall limit of one candidate's run. trust_host_code: the user's consent to run LLM or inbox host code
-    below the full sandbox profile.
+    below the full sandbox profile. other_cores: a CPU measurement counts only while processes of others use less than this
+    many cores; None turns that off (and the result says so).
     """
 
     blob_dir: str
@@ -37,6 +38,7 @@ class JudgeSettings:
     time_limit_s: float = 20.0
     trust_host_code: bool = False
     machine_lock: str = ""
+    other_cores: float | None = 0.3
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,7 @@ class Timing:
 
     speedup: ratio of medians baseline / candidate; low, high: 95% bootstrap interval of the paired log-ratios.
     noise: half-width of the A/A ratio (eager against eager through the candidate's plumbing); None when not run.
+    other_cores: cores that processes of others used meanwhile; None when not known.
     samples: raw pairs (baseline_us, candidate_us), in order of measurement.
     method: "batch" (n calls a sample) and what both sides allocate.
     against: "eager" or "compile".
@@ -78,6 +79,7 @@ class Timing:
     noise: float | None = None
     threads: int = 1
     samples: tuple[tuple[float, float], ...] = ()
+    other_cores: float | None = None
 
     @property
     def verdict(self) -> str:

@@ -113,6 +113,7 @@ class Judge:
     confirm_pairs: int = _setting(100, "timing pairs of a confirmation", low=20, high=100_000)
     confirm_seconds: float = _setting(10.0, "longest timing of a confirmation, in seconds", low=0.5, high=3600.0)
     time_limit_s: float = _setting(20.0, "seconds one candidate may run before it is stopped", low=1.0, high=3600.0)
+    other_cores: float | None = _setting(0.3, 'a CPU measurement counts only while other processes use less than this many cores; "none": always', low=0.0)  # fmt: skip
     model_pairs: int = _setting(40, "timing pairs of the whole model", low=5, high=10_000)
     model_seconds: float = _setting(30.0, "longest timing of the whole model, in seconds", low=1.0, high=36_000.0)
 

@@ -83,7 +83,7 @@ def command(session: Path, base: str, model: Path, attempts: int, bomb: str, fir
         f"budget.attempts={attempts}", "budget.dollars=none", "proposers.recipes=false", "llm.model=openai/scripted", f"llm.api_base={base}",
         "run.compile_baseline=false", "judge.search_pairs=5", "judge.confirm_pairs=20", "judge.confirm_seconds=0.5", "judge.model_pairs=5",
         "judge.model_seconds=1", "run.max_cards=1", "search.no_gain=1000", "search.strategy=best_of_n", "search.amdahl=0", "run.min_share=0", "run.threads=1",
-        "search.sol_eps=0",
+        "search.sol_eps=0", "judge.other_cores=none",
     ]  # fmt: skip
     flags = [part for text in settings for part in ("--set", text)]
     verb = ["new", str(model), "--session", str(session)] if first else ["resume", str(session)]

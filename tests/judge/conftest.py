@@ -34,8 +34,7 @@ def session(tmp_path_factory: pytest.TempPathFactory, blob_dir: Path) -> Iterato
     made = Session(
         JudgeSettings(
             str(blob_dir), str(scratch), sys.executable, str(PACKAGE), search_pairs=6, confirm_pairs=20,
-            confirm_seconds=3.0, time_limit_s=20.0, machine_lock=str(scratch / "lock"),
-        )
+            confirm_seconds=3.0, time_limit_s=20.0, machine_lock=str(scratch / "lock"), other_cores=None)
     )  # fmt: skip
     made.hello()
     yield made

@@ -155,7 +155,13 @@ async def test_the_process_answers_the_engines_verbs(tmp_path: Path, blob_dir: P
         float m = -INFINITY; double s = 0; for (long i = 0; i < n; i++) m = x[i] > m || x[i] != x[i] ? x[i] : m;
         for (long i = 0; i < n; i++) s += exp((double)x[i] - m); for (long i = 0; i < n; i++) y[i] = exp((double)x[i] - m) / s; }} return 0; }}"""
     settings = JudgeSettings(
-        str(blob_dir), str(tmp_path), sys.executable, str(PACKAGE), search_pairs=5, machine_lock=str(tmp_path / "lock")
+        str(blob_dir),
+        str(tmp_path),
+        sys.executable,
+        str(PACKAGE),
+        search_pairs=5,
+        machine_lock=str(tmp_path / "lock"),
+        other_cores=None,
     )
     try:
         with pytest.raises(ProblemReply, match="hello"):

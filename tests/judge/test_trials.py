@@ -172,7 +172,7 @@ def test_little_memory_gives_the_same_answers(tmp_path):
     for i in (0, 3, 1, 3):
         assert torch.equal(*(p.expect(i)[0][0].nan_to_num() for p in (roomy, tight)))
         assert tight.check(i, roomy.expect(i)[0]).passed
-    assert len(tight._kept) == 1
+    assert len(tight._kept) == 1 and tight.made(2).trial.name == roomy.trials[2].name
 
 
 def test_large_cards_get_fewer_trials(tmp_path):
