@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from forge_tui.cast.package import write_cast
+from forge_tui.cast.trust import remember
 from forge_tui.engine.cardstate import CardSearch, Node
 from forge_tui.engine.services import Services
 from forge_tui.languages.registry import language
@@ -47,7 +48,7 @@ def build_cast(
         FORMAT, services.session.name, name, time.time(), environment.get("torch", "unknown"), services.options.device, tuple(entries),
         any(cs.card.synthetic for cs, _ in winners) or bool(loaded and loaded.synthetic), to_json(verdict) if verdict else None,
     )  # fmt: skip
-    write_cast(path, manifest, members)
+    remember(write_cast(path, manifest, members))  # written here by this user, so it installs here without asking
     return manifest
 
 

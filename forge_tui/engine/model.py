@@ -32,6 +32,11 @@ class ModelClient:
         self.loaded = await self._ask("load", self._spec, Loaded, LOAD_S, progress)
         return self.loaded
 
+    async def build_runtime(self) -> str:
+        """Build the cast runtime's hook library for this torch, if it isn't cached; the tier it gives, or why not."""
+        answer: dict[str, str] = await self._ask("build_runtime", None, dict, TEST_S, None)
+        return answer["line"]
+
     async def capture(self, blob_dir: str, byte_budget: int, progress: Progress | None = None) -> Captured:
         """Run the workload under capture; blobs land in `blob_dir`."""
         captured: Captured = await self._ask(
@@ -40,10 +45,20 @@ class ModelClient:
         return captured
 
     async def test(
-        self, cast: str, expected: dict[str, int], pairs: int, seconds: float, progress: Progress | None = None
+        self,
+        cast: str,
+        expected: dict[str, int],
+        pairs: int,
+        seconds: float,
+        lock: str,
+        other_cores: float | None,
+        progress: Progress | None = None,
     ) -> ModelVerdict:
-        """Whole-model accept test of a cast, interleaved with eager."""
-        body = {"cast": cast, "pairs": pairs, "seconds": seconds, "threads": self._spec.threads, "expected": expected}
+        """Whole-model accept test of a cast, interleaved with eager, under the machine lock."""
+        body = {
+            "cast": cast, "pairs": pairs, "seconds": seconds, "threads": self._spec.threads, "expected": expected,
+            "machine_lock": lock, "other_cores": other_cores,
+        }  # fmt: skip
         verdict: ModelVerdict = await self._ask("model_test", body, ModelVerdict, TEST_S, progress)
         return verdict
 

@@ -7,6 +7,7 @@ import contextlib
 import os
 import random
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -189,6 +190,8 @@ class Run:
             seen = ", ".join(sorted({n.op for n in captured.not_seen})[:8])
             raise UserInputError(f"no operator of this model can be optimised (seen: {seen or 'none'})")
         if self._model is not None:
+            line = await self._model.build_runtime()
+            self.store.log("info", f"dispatch of the cast: {line}")
             await self._model.close()  # its memory and threads would be measured with everything else
             self._model = None
         if self.services.llm.enabled:
@@ -224,6 +227,8 @@ class Run:
             expected_calls(self.services),
             self.options.model_pairs,
             self.options.model_seconds,
+            self._lock,
+            self.options.other_cores,
             lambda p: self._progress("model test", p),
         )
         if self.options.compile_baseline:
@@ -256,9 +261,13 @@ class Run:
             measured = Measurement("compile", cs.card.card_id, None, "us", str(error))
         await self.store.add_measurement(measured)
 
+    @property
+    def _lock(self) -> str:
+        """One lock per user and machine for everything that is timed."""
+        return str(Path(tempfile.gettempdir()) / f"forge_tui-{os.getuid()}-timing.lock")
+
     def _judge_settings(self) -> JudgeSettings:
         o = self.options
-        lock = Path(os.environ.get("TMPDIR", "/tmp")) / f"forge_tui-{os.getuid()}-timing.lock"
         return JudgeSettings(
             blob_dir=str(self.session.blobs),
             scratch_dir=str(self.session.work),
@@ -271,7 +280,7 @@ class Run:
             confirm_seconds=o.confirm_seconds,
             time_limit_s=o.time_limit_s,
             trust_host_code=o.trust_host_code,
-            machine_lock=str(lock),
+            machine_lock=self._lock,
             other_cores=o.other_cores,
         )
 

@@ -7,14 +7,13 @@ target and for nothing else.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import random
 import secrets
 import tempfile
 from collections import OrderedDict
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,13 +25,14 @@ from forge_tui.judge.buffers import Buffers
 from forge_tui.judge.examine import fitting
 from forge_tui.judge.floor import Rates, measure_rates
 from forge_tui.judge.measure import TIMED
-from forge_tui.judge.neighbours import Watch, wait_until_quiet
 from forge_tui.judge.pool import TrialPool
 from forge_tui.judge.sides import EagerSide
-from forge_tui.judge.timing import batch_size, half_width, interleave, machine_lock, single_threaded
+from forge_tui.judge.timing import batch_size, half_width, interleave
+from forge_tui.judge.timing import single_threaded
+from forge_tui.machine.hold import Hold, hold
 from forge_tui.records.card import Card
 from forge_tui.records.judging import CardReady, JudgeHello, JudgeSettings
-from forge_tui.records.problem import HarnessProblem, MachineProblem, UserInputError
+from forge_tui.records.problem import HarnessProblem, UserInputError
 from forge_tui.records.verdict import Measurement
 from forge_tui.sandbox.profile import Profile, detect
 
@@ -40,32 +40,7 @@ POOLS_KEPT = 4
 POOL_BYTES = 384 << 20
 NOISY = 0.10  # an A/A half-width that asks for another try, and is named when it stays
 CONTROL_TRIES = 3
-QUIET_PATIENCE_S = 20.0
 RATE_TRIES = 3
-
-
-@dataclass
-class Alone:
-    """A measurement's hold on the machine. waited_s: for the lock."""
-
-    waited_s: float
-    watch: Watch
-    limit: float | None
-
-    def quiet(self) -> bool:
-        """Whether others left the machine alone so far (or nobody asked)."""
-        cores = self.watch.other_cores()
-        return self.limit is None or cores is None or cores <= self.limit
-
-    def insist(self) -> float | None:
-        """Cores that others used. Raises MachineProblem when that is more than the limit: the measurement does not count."""
-        cores = self.watch.other_cores()
-        if self.limit is not None and cores is not None and cores > self.limit:
-            raise MachineProblem(
-                f"other processes used {cores:.1f} of {os.cpu_count()} cores while this was timed, so the time does not "
-                "count; stop them, or set judge.other_cores"
-            )
-        return cores
 
 
 @dataclass
@@ -113,25 +88,20 @@ class Session:
             known = self._eager[name] = EagerSide(self.cache, self.settings.threads)
         return known
 
-    @contextlib.contextmanager
-    def alone(self) -> Iterator[Alone]:
-        """The machine lock and a quiet moment; yields what the wait and the neighbours cost."""
-        with machine_lock(self.lock_path) as waited:
-            limit = self.settings.other_cores
-            if limit is not None:
-                wait_until_quiet(limit, QUIET_PATIENCE_S)
-            yield Alone(waited, Watch.start(), limit)
+    def alone(self) -> AbstractContextManager[Hold]:
+        """The machine lock and a quiet moment."""
+        return hold(self.lock_path, self.settings.other_cores)
 
     def rates(self) -> Rates:
         """Ceilings of the device, measured once."""
         if self._rates is None:
             for _ in range(RATE_TRIES):
-                with self.alone() as hold:
+                with self.alone() as held:
                     rates = measure_rates()
-                    if hold.quiet():
+                    if held.quiet():
                         break
             else:
-                hold.insist()
+                held.insist()
             self._rates = rates
         return self._rates
 
@@ -182,13 +152,13 @@ class Session:
             method = first.open(card.key, buffers, self.settings.threads)
             second.open(card.key, buffers, self.settings.threads)
             for attempt in range(CONTROL_TRIES):
-                with self.alone() as hold:
+                with self.alone() as held:
                     batch = batch_size((first, second), buffers.sets)
                     measured = interleave(first, second, batch, buffers.sets, source, self.settings.search_pairs)
-                    if hold.quiet() and half_width(measured) <= NOISY:
+                    if held.quiet() and half_width(measured) <= NOISY:
                         break
                     if attempt == CONTROL_TRIES - 1:
-                        hold.insist()
+                        held.insist()
         finally:
             buffers.close()
         eager_us = sorted(s.us for s in measured.baseline)[len(measured.baseline) // 2]

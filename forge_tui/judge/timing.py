@@ -228,25 +228,3 @@ def single_threaded() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@contextlib.contextmanager
-def machine_lock(path: Path, limit_s: float = 300.0) -> Iterator[float]:
-    """Hold the machine for target timing; yields the seconds waited. Raises MachineProblem when it stays taken."""
-    started = time.monotonic()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    try:
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if time.monotonic() - started > limit_s:
-                    raise MachineProblem(
-                        f"another process has held the timing lock {path} for {limit_s:.0f} s; end it or wait"
-                    ) from None
-                time.sleep(0.02)
-        yield time.monotonic() - started
-    finally:
-        os.close(fd)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from forge_tui.judge.neighbours import Watch, own_seconds, total_seconds, wait_until_quiet
+from forge_tui.machine.neighbours import Watch, own_seconds, total_seconds, wait_until_quiet
 
 SPIN = "import time\nwhile time.process_time() < 1.0: pass"
 
