@@ -27,8 +27,7 @@ from forge_tui.judge.floor import Rates, measure_rates
 from forge_tui.judge.measure import TIMED
 from forge_tui.judge.pool import TrialPool
 from forge_tui.judge.sides import EagerSide
-from forge_tui.judge.timing import batch_size, half_width, interleave
-from forge_tui.judge.timing import single_threaded
+from forge_tui.judge.timing import batch_size, half_width, interleave, single_threaded
 from forge_tui.machine.hold import Hold, hold
 from forge_tui.records.card import Card
 from forge_tui.records.judging import CardReady, JudgeHello, JudgeSettings

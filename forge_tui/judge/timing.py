@@ -10,20 +10,16 @@ Constants follow the recipe of interleaved batches: samples of at least 200 us, 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import math
-import os
 import random
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import torch
 
-from forge_tui.records.problem import MachineProblem
 from forge_tui.records.verdict import Timing
 
 SAMPLE_NS = 1_000_000  # five times the recipe's minimum: the frame's own jitter is tens of microseconds
