@@ -1,6 +1,6 @@
 """Which recipes there are, the first drafts of a card, and mutations of a candidate.
 
-A new operator family is one module with a `RECIPE` and one line in `RECIPES`.
+A new operator family is one module with a `RECIPE` and one line in `RECIPES`, or in `CUDA_RECIPES` for CUDA devices.
 """
 
 from __future__ import annotations
@@ -12,6 +12,13 @@ from collections.abc import Iterator
 from forge_tui.proposers.recipes import (
     attention,
     batch_norm,
+    cuda_embedding,
+    cuda_group_norm,
+    cuda_linear,
+    cuda_pointwise,
+    cuda_reduce,
+    cuda_row_norm,
+    cuda_softmax,
     embedding,
     group_norm,
     linear,
@@ -38,15 +45,31 @@ RECIPES: tuple[Recipe, ...] = (
     attention.RECIPE,
 )
 
+CUDA_RECIPES: tuple[Recipe, ...] = (
+    cuda_pointwise.RECIPE,
+    cuda_softmax.RECIPE,
+    cuda_row_norm.RECIPE,
+    cuda_group_norm.RECIPE,
+    cuda_reduce.RECIPE,
+    cuda_embedding.RECIPE,
+    cuda_linear.RECIPE,
+)
+
+
+def _of_device(key: VariantKey) -> tuple[Recipe, ...]:
+    """The recipes written for the device that all tensors are on; those of the CPU where they are on several."""
+    kinds = {t.device.partition(":")[0] for t in (*key.tensors, *key.outputs)}
+    return CUDA_RECIPES if kinds == {"cuda"} else RECIPES
+
 
 def recipes_for(key: VariantKey) -> list[Recipe]:
     """Every recipe that can serve the key."""
-    return [recipe for recipe in RECIPES if not recipe.fits(key)]
+    return [recipe for recipe in _of_device(key) if not recipe.fits(key)]
 
 
 def refusals(key: VariantKey) -> list[str]:
     """Why the recipes written for this operator can't serve the key; empty when one can or none was written for it."""
-    reasons = [recipe.fits(key) for recipe in RECIPES if key.op in recipe.ops]
+    reasons = [recipe.fits(key) for recipe in _of_device(key) if key.op in recipe.ops]
     return [] if "" in reasons else reasons
 
 

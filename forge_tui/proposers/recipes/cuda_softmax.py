@@ -1,0 +1,213 @@
+"""softmax over the last dimension, any length: one read, one write, the row stays on the chip in between.
+
+"online": each thread's maximum and sum, merged in one reduction, exponentials computed twice. "kept": two reductions,
+exponentials computed once and kept as float32.
+"""
+
+from __future__ import annotations
+
+from forge_tui.proposers.recipes import cuda_parts, cuda_rows
+from forge_tui.proposers.recipes.cuda_keys import DEVICE_TYPES, FLOATS, access_bytes, constants
+from forge_tui.proposers.recipes.cuda_recipe import CudaRecipe, DeviceSource, kernel_step
+from forge_tui.proposers.recipes.keys import not_plain, scalar
+from forge_tui.proposers.recipes.recipe import Point, Space
+from forge_tui.records.card import VariantKey
+from forge_tui.records.dtype import itemsize
+from forge_tui.records.plan import PlanArg
+
+OPS = frozenset({"aten::softmax.int", "aten::_softmax"})
+
+
+def _shape(key: VariantKey) -> tuple[int, int]:
+    """(rows, length of a row)."""
+    spec = key.tensors[0]
+    return spec.numel // spec.sizes[-1], spec.sizes[-1]
+
+
+def _refuses(key: VariantKey) -> str:
+    reason = not_plain(key, FLOATS)
+    if reason:
+        return reason
+    rank = len(key.tensors[0].dims)
+    if rank == 0 or scalar(key, "dim", 0) % rank != rank - 1:
+        return "not over the last dimension"
+    return ""
+
+
+def _space(key: VariantKey, threads: int) -> Space:
+    _, length = _shape(key)
+    size = itemsize(key.tensors[0].dtype)
+    widths = access_bytes((*key.tensors, *key.outputs), length)[:2]
+    return {
+        "method": ("kept", "online"),
+        "team": cuda_rows.teams(length, size, widths[0]),
+        "threads": (64, 128, 256, 512, 1024),
+        "blocks": (1, 2, 4, 8, 16) if length * size > 32_768 else (1,),
+        "bytes": widths,
+        "resident": (1, 2, 4),
+        "load": ("plain", "streaming"),
+        "store": ("plain", "streaming"),
+    }
+
+
+def _allowed(key: VariantKey, point: Point) -> bool:
+    rows, length = _shape(key)
+    size = itemsize(key.tensors[0].dtype)
+    kept = point["method"] == "kept"
+    if point["threads"] * point["resident"] > 2048:
+        return False
+    room = {**point, "threads": point["threads"]}
+    if not cuda_rows.fits_chip(rows, length, room, size, kept):
+        return False
+    s = cuda_rows.split(length, point, size)
+    need = s.held * (point["bytes"] // size if kept else max(1, point["bytes"] // 4)) + cuda_rows.OTHER_REGISTERS
+    return need <= 65_536 // (point["threads"] * point["resident"])
+
+
+def _starts(key: VariantKey, threads: int) -> list[Point]:
+    space = _space(key, threads)
+    found = []
+    for method, hint in (("kept", "streaming"), ("online", "streaming"), ("kept", "plain"), ("online", "plain")):
+        for steps in (1, 2, 4, 8):
+            point = _guess(key, space, method, hint, steps)
+            if point is not None:
+                found.append(point)
+    order = sorted(found, key=lambda p: _distance(key, p))
+    return order[:6]
+
+
+def _guess(key: VariantKey, space: Space, method: str, hint: str, steps: int) -> Point | None:
+    """The smallest team (then cluster) that holds a row in `steps` accesses a thread."""
+    _, length = _shape(key)
+    width = space["bytes"][0]
+    accesses = length * itemsize(key.tensors[0].dtype) // width
+    for blocks in space["blocks"]:
+        for team in space["team"]:
+            if team * blocks * steps >= accesses and (blocks == 1 or team >= 256):
+                for threads in (256, 512, 128, 1024, 64):
+                    for resident in (4, 2, 1):
+                        point = {
+                            "method": method, "team": team, "threads": max(threads, team), "blocks": blocks,
+                            "bytes": width, "resident": resident, "load": hint, "store": hint,
+                        }  # fmt: skip
+                        if (blocks == 1 or point["threads"] == team) and _allowed(key, point):
+                            return point
+    return None
+
+
+def _distance(key: VariantKey, point: Point) -> float:
+    """Guess of quality: enough independent accesses in flight on every multiprocessor, few reductions across blocks."""
+    rows, length = _shape(key)
+    s = cuda_rows.split(length, point, itemsize(key.tensors[0].dtype))
+    blocks = s.grid(rows)
+    idle = max(0, 132 - blocks)
+    return idle + abs(s.steps - 4) + 2 * (s.blocks > 1) + (point["method"] == "online") * (s.steps <= 4)
+
+
+_KERNEL = """\
+constexpr float LOG2E = 1.4426950408889634f;
+// 16-bit results need no more than ex2.approx (2 ulp of float32); float32 results take the accurate exponential.
+DEV float ex2(float x) {
+  float y;
+  asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+DEV float power(float x, float most) { return ACCURATE ? expf(x - most) : ex2(fmaf(x, LOG2E, -most * LOG2E)); }
+struct Max {
+  __device__ __forceinline__ Acc<1> operator()(const Acc<1>& a, const Acc<1>& b) const { return {{fmaxf(a.v[0], b.v[0])}}; }
+};
+// A row without a finite value has the maximum -inf; its exponents would be NaN where the sum must only be 0.
+DEV float finite(float most) { return most == -INF ? 0.0f : most; }
+struct Online {  // maximum, sum of exponentials relative to it
+  __device__ __forceinline__ Acc<2> operator()(const Acc<2>& a, const Acc<2>& b) const {
+    const float most = fmaxf(a.v[0], b.v[0]), base = finite(most);
+    return {{most, a.v[1] * power(a.v[0], base) + b.v[1] * power(b.v[0], base)}};
+  }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) row_softmax(const in_t* __restrict__ in, out_t* __restrict__ out) {
+  int64_t row = (int64_t)blockIdx.x * PER + threadIdx.x / TEAM;
+  int rank = 0;
+  if constexpr (BLOCKS > 1) {
+    cluster_arrive();
+    row = blockIdx.x / BLOCKS;
+    rank = (int)cluster_rank();
+  }
+  const Part part(in + row * LENGTH, rank, row < ROWS);
+  out_t* to = out + row * LENGTH + (int64_t)rank * CHUNK * N;
+  if constexpr (KEPT) {
+    float e[STEPS][N];
+    float most = -INF, sum = 0;
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s)
+      if (part.has(s)) {
+        unpack<in_t, N>(part.held[s], e[s]);
+#pragma unroll
+        for (int k = 0; k < N; ++k) most = fmaxf(most, e[s][k]);
+      }
+    Acc<1> m = team<0, TEAM, PER>(Acc<1>{{most}}, Max());
+    if constexpr (BLOCKS > 1) m = blocks<0, BLOCKS, true>(m, Max());
+    most = m.v[0];
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s)
+      if (part.has(s)) {
+#pragma unroll
+        for (int k = 0; k < N; ++k) sum += e[s][k] = power(e[s][k], most);
+      }
+    Acc<1> total = team<1, TEAM, PER>(Acc<1>{{sum}}, Add());
+    if constexpr (BLOCKS > 1) total = blocks<1, BLOCKS, false>(total, Add());
+    const float scale = 1.0f / total.v[0];
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s)
+      if (part.has(s)) {
+#pragma unroll
+        for (int k = 0; k < N; ++k) e[s][k] *= scale;
+        put<out_t, N>(to + (int64_t)(s * TEAM + part.t) * N, e[s]);
+      }
+  } else {
+    float most = -INF, sum = 0;
+    part.each([&](const float (&v)[N], int) {
+#pragma unroll
+      for (int k = 0; k < N; ++k) most = fmaxf(most, v[k]);
+    });
+    const float base = finite(most);
+    part.each([&](const float (&v)[N], int) {
+#pragma unroll
+      for (int k = 0; k < N; ++k) sum += power(v[k], base);
+    });
+    Acc<2> a = team<0, TEAM, PER>(Acc<2>{{most, sum}}, Online());
+    if constexpr (BLOCKS > 1) a = blocks<0, BLOCKS, true>(a, Online());
+    const float all = a.v[0], scale = 1.0f / a.v[1];
+    part.each([&](float (&v)[N], int i) {
+#pragma unroll
+      for (int k = 0; k < N; ++k) v[k] = power(v[k], all) * scale;
+      put<out_t, N>(to + (int64_t)i * N, v);
+    });
+  }
+}
+"""
+
+
+def _source(key: VariantKey, point: Point) -> DeviceSource:
+    rows, length = _shape(key)
+    given, result = key.tensors[0], key.outputs[0]
+    size = itemsize(given.dtype)
+    s = cuda_rows.split(length, point, size)
+    values: dict[str, object] = {
+        "ROWS": rows, "LENGTH": length, "N": point["bytes"] // size, "RESIDENT": point["resident"],
+        "KEPT": point["method"] == "kept", "ACCURATE": result.dtype == "float32",
+    }  # fmt: skip
+    types = f"typedef {DEVICE_TYPES[given.dtype]} in_t;\ntypedef {DEVICE_TYPES[result.dtype]} out_t;\n"
+    body = types + constants(values) + s.constants() + cuda_rows.FRAME + _KERNEL
+    pieces = (cuda_parts.LANES, cuda_parts.CLUSTER, cuda_parts.MOMENTS)
+    text = cuda_parts.assemble((given.dtype, result.dtype), pieces, body, point["load"], point["store"])
+    args = (PlanArg("input", 0), PlanArg("output", 0))
+    step = kernel_step("row_softmax", s.grid(rows), s.threads, args, cluster=s.blocks)
+    words = f"row on the chip, {s.blocks} block(s) of {s.team} threads a row, {s.per} row(s) a block, {point['method']}"
+    return DeviceSource(text, words, (step,))
+
+
+RECIPE = CudaRecipe(
+    name="cuda softmax", ops=OPS, refuses=_refuses, space=_space, starts=_starts, source=_source, allowed=_allowed,
+    target="passes over the row",
+)  # fmt: skip
