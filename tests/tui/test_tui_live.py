@@ -14,8 +14,15 @@ from forge_tui.tui.feed import Feed
 from forge_tui.tui.panes.log import WINDOW
 
 
+def not_timing(fake: FakeSource) -> FakeSource:
+    """While the judge times, the screen reads twice a second only; these tests have many rounds."""
+    calm = replace(fake.status(), judging="")
+    fake.status = lambda: calm  # type: ignore[method-assign]
+    return fake
+
+
 async def test_new_nodes_never_move_the_cursor_and_follow_does() -> None:
-    fake = FakeSource(cards=1, nodes=80)
+    fake = not_timing(FakeSource(cards=1, nodes=80))
     app = app_on(fake)
     async with app.run_test(size=(120, 40)) as pilot:
         await settled(pilot)
@@ -67,7 +74,7 @@ async def test_a_flood_of_log_lines_is_counted_and_can_be_read_back() -> None:
 
 
 async def test_the_log_keeps_a_bounded_window() -> None:
-    fake = FakeSource(cards=1, nodes=20, logs=10)
+    fake = not_timing(FakeSource(cards=1, nodes=20, logs=10))
     app = app_on(fake)
     async with app.run_test(size=(120, 40)) as pilot:
         await settled(pilot)
