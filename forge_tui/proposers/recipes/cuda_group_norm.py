@@ -59,7 +59,7 @@ def _refuses(key: VariantKey) -> str:
 
 
 def _space(key: VariantKey, threads: int) -> Space:
-    rows, channels, plane = _shape(key)
+    _, channels, plane = _shape(key)
     size = itemsize(_input(key)[1].dtype)
     length = channels * plane
     large = length * size > 32_768
@@ -71,10 +71,9 @@ def _space(key: VariantKey, threads: int) -> Space:
     return {
         "method": ("cluster", *(("resident", "two kernels") if large else ())),
         "threads": (32, 64, 128, 256, 512, 1024) if not large else (128, 256, 512, 1024),
-        "blocks": (1, 2, 4, 8, 16, *((32, 64, 128) if big else ())) if large else (1,),
+        "blocks": (1, 2, 4, 8, 16, *((32, 33, 64, 66, 128) if big else ())) if large else (1,),
         "shelf": (0, 4, 8, 10, 12) if big else (0,),
         "held": (0, 4, 6, 8) if big else (0,),
-        "at once": (1, 2, 4, 8, 16) if big else (0,),
         "bytes": widths[:2],
         "resident": (1, 2, 4),
         "order": ("forward", "backward") if large else ("forward",),
@@ -89,7 +88,7 @@ def _split(key: VariantKey, point: Point) -> cuda_rows.Split:
     if point["method"] == "cluster":
         return cuda_rows.split(channels * plane, {**point, "team": point["threads"]}, size)
     accesses = channels * plane * size // point["bytes"]
-    steps = -(-(-(-accesses // point["blocks"])) // point["threads"])
+    steps = cuda_rows.rounded_up(cuda_rows.rounded_up(accesses, point["blocks"]), point["threads"])
     held = min(point["held"], steps)
     return cuda_rows.Split(point["threads"], 1, point["blocks"], steps, held, min(point["shelf"], steps - held))
 
@@ -105,10 +104,9 @@ def _allowed(key: VariantKey, point: Point) -> bool:
     if point["method"] == "cluster":
         wide = {**point, "team": point["threads"]}
         words = max(1, point["bytes"] // 4)
-        return (
+        return bool(
             point["held"] == 0
             and point["order"] == "forward"
-            and point["at once"] in (0, 1)
             and point["shelf"] <= s.steps
             and cuda_rows.fits_chip(rows, length, wide, size)
             and s.held * words + cuda_rows.OTHER_REGISTERS <= REGISTERS // together
@@ -117,20 +115,26 @@ def _allowed(key: VariantKey, point: Point) -> bool:
     if s.steps * s.threads * s.blocks >= 2 * accesses or (point["bytes"] < 16 and point["shelf"]):
         return False
     if point["method"] == "two kernels":
-        return bool(point["held"] == 0 and point["shelf"] == 0 and point["at once"] in (0, 1) and point["blocks"] > 1)
+        return bool(point["held"] == 0 and point["shelf"] == 0 and point["blocks"] > 1)
     kept = s.held * max(1, point["bytes"] // 4)
     batch = 32 if s.held + s.shelf < s.steps else 0  # registers of the accesses that are read again
-    return (
+    return bool(
         point["order"] == "forward"
         and point["blocks"] >= 8
-        and 1 <= point["at once"] <= rows
         and s.held == point["held"]
         and s.shelf == point["shelf"]
-        and MULTIPROCESSORS * point["resident"] * 3 // 4
-        <= point["at once"] * point["blocks"]
-        <= MULTIPROCESSORS * point["resident"]
+        and _at_once(rows, point) > 0
         and kept + batch + cuda_rows.OTHER_REGISTERS <= REGISTERS // together
     )
+
+
+def _at_once(rows: int, point: Point) -> int:
+    """Groups that all resident blocks of the device together can work on."""
+    return min(rows, int(MULTIPROCESSORS * point["resident"] // point["blocks"]))
+
+
+_CLUSTERS = ((1024, 0, 2), (512, 0, 2), (256, 0, 4), (128, 0, 4), (64, 0, 4), (32, 0, 4), (1024, 0, 1), (512, 0, 1), (1024, 8, 1), (1024, 12, 1))  # fmt: skip
+_RESIDENTS = ((33, 1024, 8, 8, 1), (16, 1024, 10, 6, 1), (66, 512, 8, 8, 2), (32, 1024, 8, 4, 1), (16, 512, 0, 0, 2))
 
 
 def _starts(key: VariantKey, threads: int) -> list[Point]:
@@ -139,38 +143,22 @@ def _starts(key: VariantKey, threads: int) -> list[Point]:
     nbytes = channels * plane * itemsize(_input(key)[1].dtype)
     found: list[Point] = []
     base = {
-        "method": "cluster", "threads": 512, "blocks": 1, "shelf": 0, "held": 0, "at once": space["at once"][0],
+        "method": "cluster", "threads": 512, "blocks": 1, "shelf": 0, "held": 0,
         "bytes": space["bytes"][0], "resident": 1, "order": "forward", "load": "plain", "store": "streaming",
     }  # fmt: skip
     # Large enough clusters that every multiprocessor has work, then the smallest that hold a group.
     wanted = [b for b in space["blocks"] if b <= 16]
     wanted.sort(key=lambda b: (b * rows < MULTIPROCESSORS - 8, b))
     for blocks in wanted:
-        for size, shelf, resident in (
-            (1024, 0, 2),
-            (512, 0, 2),
-            (256, 0, 4),
-            (128, 0, 4),
-            (64, 0, 4),
-            (32, 0, 4),
-            (1024, 0, 1),
-            (512, 0, 1),
-            (1024, 8, 1),
-            (1024, 12, 1),
-        ):
+        for size, shelf, resident in _CLUSTERS:
             point = {**base, "threads": size, "blocks": blocks, "shelf": shelf, "resident": resident}
             if len(found) < 3 and _allowed(key, point):
                 found.append(point)
                 break
     if nbytes > 262_144:
-        for blocks, once, size, shelf, held, resident in (
-            (32, 4, 1024, 10, 6, 1), (16, 8, 1024, 10, 6, 1), (32, 8, 512, 10, 6, 2), (64, 4, 512, 10, 6, 2), (16, 8, 512, 0, 0, 1),
-            (64, 2, 1024, 10, 4, 1),
-        ):  # fmt: skip
-            point = {
-                **base, "method": "resident", "threads": size, "blocks": blocks, "at once": once, "shelf": shelf,
-                "held": held, "resident": resident,
-            }  # fmt: skip
+        for blocks, size, shelf, held, resident in _RESIDENTS:
+            point = {**base, "method": "resident", "threads": size, "blocks": blocks, "shelf": shelf, "held": held}
+            point["resident"] = resident
             if _allowed(key, point):
                 found.append(point)
     if "two kernels" in space["method"]:
@@ -179,7 +167,7 @@ def _starts(key: VariantKey, threads: int) -> list[Point]:
             if blocks in space["blocks"] and _allowed(key, point):
                 found.append(point)
                 break
-    return found[:6]
+    return found[:7]
 
 
 _AFFINE = """\
@@ -318,7 +306,7 @@ def _source(key: VariantKey, point: Point) -> DeviceSource:
         s = replace(s, held=s.steps if s.steps <= 8 else 0, shelf=0)
     values: dict[str, object] = {
         "ROWS": rows, "LENGTH": channels * plane, "N": point["bytes"] // itemsize(spec.dtype), "RESIDENT": point["resident"],
-        "EPSILON": float(scalar(key, "eps", 1e-5)), "AT_ONCE": max(1, point["at once"]), "BACKWARD": point["order"] == "backward",
+        "EPSILON": float(scalar(key, "eps", 1e-5)), "AT_ONCE": max(1, _at_once(rows, point)), "BACKWARD": point["order"] == "backward",
     }  # fmt: skip
     given = [(name, tensor(key, name)) for name in ("weight", "bias")]
     tables = [(name, extra[0], DEVICE_TYPES[extra[1].dtype]) for name, extra in given if extra is not None]
@@ -343,7 +331,7 @@ def _source(key: VariantKey, point: Point) -> DeviceSource:
     steps, workspace = _steps(rows, s, point, inputs)
     words = {
         "cluster": f"group on the chip of {s.blocks} block(s) of {s.threads} threads, {s.shelf} of {s.steps} accesses in shared memory",
-        "resident": f"{point['at once']} groups at a time by {s.blocks} resident blocks each, {s.held}+{s.shelf} of {s.steps} accesses kept",
+        "resident": f"{_at_once(rows, point)} groups at a time by {s.blocks} resident blocks each, {s.held}+{s.shelf} of {s.steps} accesses kept",
         "two kernels": f"sums, then values {point['order']}, {s.blocks} blocks a group",
     }[point["method"]]
     return DeviceSource(text, words, steps, workspace)
@@ -367,7 +355,7 @@ def _steps(
     counters = -(-rows * 4 // 256) * 256
     args = (*inputs, out, PlanArg("workspace"), PlanArg("workspace", offset=str(counters)))
     step = kernel_step(
-        "group_norm", point["at once"] * s.blocks, s.threads, args, shared_bytes=s.shared_bytes, cooperative=True
+        "group_norm", _at_once(rows, point) * s.blocks, s.threads, args, shared_bytes=s.shared_bytes, cooperative=True
     )
     return (Step("memset", offset="0", bytes=str(counters)), step), Workspace(str(counters + sums))
 

@@ -73,7 +73,7 @@ def _allowed(key: VariantKey, point: Point) -> bool:
 
 def _starts(key: VariantKey, threads: int) -> list[Point]:
     space = _space(key, threads)
-    rows, inner, outputs = _shape(key)
+    rows, _, outputs = _shape(key)
     width = space["bytes"][0]
     base = {"bytes": width, "load": "streaming"}
     found: list[Point] = []

@@ -18,7 +18,7 @@ from forge_tui.records.plan import VERSION, Plan, PlanArg, Step, Workspace
 MULTIPROCESSORS = 132
 REGISTERS = 65_536  # of one multiprocessor, every architecture since Volta
 SHARED_BYTES = 227 * 1024  # dynamic shared memory of one block on sm_90
-MOST_BLOCKS = 0x7FFFFFFF
+NO_WORKSPACE = Workspace()
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class DeviceSource(Source):
     """Device code with its steps. `text` includes only card.h."""
 
     steps: tuple[Step, ...] = ()
-    workspace: Workspace = Workspace()
+    workspace: Workspace = NO_WORKSPACE
 
 
 @dataclass(frozen=True)

@@ -56,9 +56,8 @@ def _space(key: VariantKey, threads: int) -> Space:
     size = itemsize(key.tensors[0].dtype)
     return {
         "method": ("tile", "team") if _short(key) else ("team",),
-        "rows": (0, 16, 32, 64, 128, 256) if _short(key) else (0,),
+        "rows": powers(1, 256),
         "team": powers(1, 1024),
-        "threads": (64, 128, 256, 512, 1024),
         "blocks": (1, 2, 4, 8, 16) if length * size > 16_384 else (1,),
         "bytes": access_bytes(key.tensors, length)[:2],
         "load": ("plain", "streaming"),
@@ -71,9 +70,9 @@ def _allowed(key: VariantKey, point: Point) -> bool:
     if point["method"] == "tile":
         run = point["rows"] * length * size
         return bool(
-            0 < point["rows"] <= rows
-            and point["team"] <= 32
-            and point["rows"] * point["team"] == point["threads"]
+            point["rows"] <= rows
+            and point["team"] <= min(32, length)
+            and 32 <= point["rows"] * point["team"] <= 1024
             and run % 16 == 0
             and run <= _TILE_BYTES
             and (rows * length * size) % 16 == 0
@@ -81,12 +80,11 @@ def _allowed(key: VariantKey, point: Point) -> bool:
             and point["bytes"] == _space(key, 1)["bytes"][0]
         )
     accesses = length * size // point["bytes"]
-    per = point["threads"] // point["team"]
     chunk = -(-accesses // point["blocks"])
     return bool(
-        point["rows"] == 0
-        and 1 <= per <= max(1, rows)
-        and (point["blocks"] == 1 or per == 1)
+        point["rows"] <= rows
+        and 32 <= point["rows"] * point["team"] <= 1024
+        and (point["blocks"] == 1 or point["rows"] == 1)
         and (point["team"] <= chunk or point["team"] == 1)
         and -(-chunk // point["team"]) <= 4096
     )
@@ -97,23 +95,18 @@ def _starts(key: VariantKey, threads: int) -> list[Point]:
     rows, length = _shape(key)
     accesses = length * itemsize(key.tensors[0].dtype) // space["bytes"][0]
     found: list[Point] = []
-    base = {
-        "method": "team",
-        "rows": 0,
-        "team": 1,
-        "threads": 256,
-        "blocks": 1,
-        "bytes": space["bytes"][0],
-        "load": "plain",
-    }
+    base = {"method": "team", "rows": 1, "team": 1, "blocks": 1, "bytes": space["bytes"][0], "load": "plain"}
     if _short(key):
         for count, team in ((128, 1), (64, 2), (64, 4), (32, 4), (32, 8), (16, 8)):
-            found.append({**base, "method": "tile", "rows": count, "team": team, "threads": count * team})
+            found.append({**base, "method": "tile", "rows": count, "team": team})
     wanted = [b for b in space["blocks"] if rows * b >= 132] or [space["blocks"][-1]]
     for steps in (4, 1, 16):
         team = next((t for t in space["team"] if t * steps * wanted[0] >= accesses), 1024)
         for size in (256, 128, 512, 1024, 64):
-            found.append({**base, "team": team if wanted[0] == 1 else size, "threads": size, "blocks": wanted[0]})
+            found.append({**base, "team": min(team, size), "rows": max(1, size // team), "blocks": wanted[0]})
+            if wanted[0] > 1:
+                found[-1].update(team=size, rows=1)
+    found = [p for i, p in enumerate(found) if p not in found[:i]]
     good = [p for p in found if _allowed(key, p)]
     tiles, rest = [p for p in good if p["method"] == "tile"][:3], [p for p in good if p["method"] == "team"]
     return (tiles + rest)[:6]
@@ -206,7 +199,7 @@ def _source(key: VariantKey, point: Point) -> DeviceSource:
     rows, length = _shape(key)
     given, result = key.tensors[0], key.outputs[0]
     tile = point["method"] == "tile"
-    per = point["rows"] if tile else point["threads"] // point["team"]
+    per = point["rows"]
     # The quotient is taken in double and rounded once; a mean is then one product.
     scale = "1.0f" if key.base_op == "sum" else f"(float)(1.0 / {length})"
     values: dict[str, object] = {

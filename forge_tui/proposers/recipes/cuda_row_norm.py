@@ -72,7 +72,7 @@ def _allowed(key: VariantKey, point: Point) -> bool:
     if point["weights"] == "early" and (not tables or s.steps > 4):
         return False
     kept = s.held * words * (1 + (tables if point["weights"] == "early" else 0))
-    return kept + cuda_rows.OTHER_REGISTERS <= REGISTERS // (point["threads"] * point["resident"])
+    return bool(kept + cuda_rows.OTHER_REGISTERS <= REGISTERS // (point["threads"] * point["resident"]))
 
 
 def _starts(key: VariantKey, threads: int) -> list[Point]:

@@ -92,6 +92,11 @@ struct Part {
 """
 
 
+def rounded_up(whole: int, part: int) -> int:
+    """The quotient, rounded up."""
+    return (whole + part - 1) // part
+
+
 @dataclass(frozen=True)
 class Split:
     """How rows meet threads. team: threads of one block on one row; per: rows of a block; blocks: that share a row."""
@@ -125,7 +130,7 @@ def split(length: int, point: Point, element_bytes: int) -> Split:
     """The split of a point with tunables threads, team, blocks, bytes and, optional, shelf (steps in shared memory)."""
     accesses = length * element_bytes // point["bytes"]
     team = point["team"]
-    steps = -(-(-(-accesses // point["blocks"])) // team)
+    steps = rounded_up(rounded_up(accesses, point["blocks"]), team)
     shelf = min(point.get("shelf", 0), steps)
     return Split(team, point["threads"] // team, point["blocks"], steps, steps - shelf, shelf)
 

@@ -61,19 +61,19 @@ def _allowed(key: VariantKey, point: Point) -> bool:
         return False
     s = cuda_rows.split(length, point, size)
     need = s.held * (point["bytes"] // size if kept else max(1, point["bytes"] // 4)) + cuda_rows.OTHER_REGISTERS
-    return need <= 65_536 // (point["threads"] * point["resident"])
+    return bool(need <= 65_536 // (point["threads"] * point["resident"]))
 
 
 def _starts(key: VariantKey, threads: int) -> list[Point]:
     space = _space(key, threads)
     found = []
-    for method, hint in (("kept", "streaming"), ("online", "streaming"), ("kept", "plain"), ("online", "plain")):
+    for method in ("kept", "online"):
         for steps in (1, 2, 4, 8):
-            point = _guess(key, space, method, hint, steps)
-            if point is not None:
+            point = _guess(key, space, method, "streaming", steps)
+            if point is not None and point not in found:
                 found.append(point)
-    order = sorted(found, key=lambda p: _distance(key, p))
-    return order[:6]
+    found.sort(key=lambda p: _distance(key, p))
+    return [*found[:5], *({**p, "load": "plain", "store": "plain"} for p in found[:1])]
 
 
 def _guess(key: VariantKey, space: Space, method: str, hint: str, steps: int) -> Point | None:
@@ -101,7 +101,7 @@ def _distance(key: VariantKey, point: Point) -> float:
     s = cuda_rows.split(length, point, itemsize(key.tensors[0].dtype))
     blocks = s.grid(rows)
     idle = max(0, 132 - blocks)
-    return idle + abs(s.steps - 4) + 2 * (s.blocks > 1) + (point["method"] == "online") * (s.steps <= 4)
+    return float(idle / 16 + abs(s.steps - 4) + 2 * (s.blocks > 1) + (point["method"] == "online" and s.steps <= 4))
 
 
 _KERNEL = """\
