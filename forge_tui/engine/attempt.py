@@ -16,8 +16,10 @@ from forge_tui.languages.registry import language
 from forge_tui.records.candidate import Binary, Candidate, Draft, Parent
 from forge_tui.records.codec import to_json
 from forge_tui.records.judging import JudgeJob
-from forge_tui.records.problem import HarnessProblem, MachineProblem, Problem
+from forge_tui.records.problem import BUSY, HarnessProblem, MachineProblem, Problem
 from forge_tui.records.verdict import Verdict
+
+BUSY_TRIES, BUSY_WAIT_S = 5, 5.0  # each try waits for a quiet moment itself
 
 
 class Attempts:
@@ -111,7 +113,17 @@ class Attempts:
         step = "confirm" if confirm else "judge"
         async with s.gate.exclusive(), self._step(cs, candidate.candidate_id, step) as detail:
             try:
-                verdict = await s.judge.judge(cs.card, JudgeJob(candidate, binary, confirm))
+                for left in reversed(range(BUSY_TRIES)):
+                    verdict = await s.judge.judge(cs.card, JudgeJob(candidate, binary, confirm))
+                    if verdict.problem is None or verdict.problem.kind != BUSY or not left or s.stopping:
+                        break
+                    s.store.log(
+                        "warn",
+                        f"waiting for a quieter machine: {verdict.problem.line}",
+                        cs.card.card_id,
+                        candidate.candidate_id,
+                    )
+                    await asyncio.sleep(BUSY_WAIT_S)
             except (MachineProblem, HarnessProblem) as error:
                 blame = "machine" if isinstance(error, MachineProblem) else "harness"
                 verdict = Verdict(

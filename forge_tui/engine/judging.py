@@ -9,7 +9,7 @@ from typing import Any
 from forge_tui.engine.processes import Child, ProblemReply, boot_command, child_environment, raise_problem
 from forge_tui.records.card import Card
 from forge_tui.records.judging import CardReady, CompileJob, JudgeHello, JudgeJob, JudgeSettings
-from forge_tui.records.problem import HarnessProblem, Problem
+from forge_tui.records.problem import BUSY, HarnessProblem, MachineBusy, MachineProblem, Problem
 from forge_tui.records.verdict import Measurement, Verdict
 
 START_S = 180.0  # import torch plus the first build of the native timing loop
@@ -61,6 +61,11 @@ class JudgeClient:
                 return await self._child.request("judge", job, Verdict, limit, progress)
             except ProblemReply as reply:
                 last = reply.problem
+                if last.blame == "machine":
+                    break  # another judge would meet the same machine
+            except MachineProblem as error:
+                last = Problem("machine", BUSY if isinstance(error, MachineBusy) else "machine", str(error))
+                break
             except HarnessProblem as error:
                 last = Problem("harness", "judge", str(error))
             self.replaced += 1

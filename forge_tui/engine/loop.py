@@ -7,14 +7,15 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-from forge_tui.engine.attempt import Attempts
+from forge_tui.engine.attempt import BUSY_TRIES, BUSY_WAIT_S, Attempts
 from forge_tui.engine.cardstate import CardSearch, Node
 from forge_tui.engine.choosing import Chooser
 from forge_tui.engine.proposing import Proposing
 from forge_tui.engine.recovery import Recovered
 from forge_tui.engine.services import Services
 from forge_tui.records.candidate import Draft, Parent
-from forge_tui.records.problem import HarnessProblem, MachineProblem, UserInputError
+from forge_tui.records.judging import CardReady
+from forge_tui.records.problem import HarnessProblem, MachineBusy, MachineProblem, UserInputError
 from forge_tui.search.parameters import Parameters
 
 
@@ -170,7 +171,7 @@ class SearchLoop:
         try:
             await s.store.add_card_state(card.card_id, "running")
             async with s.gate.exclusive():
-                ready = await s.judge.open_card(card)
+                ready = await self._ready(cs)
             await s.store.add_card_ready(ready)
             cs.ready = ready
             if not ready.usable:
@@ -182,6 +183,16 @@ class SearchLoop:
             cs.done = "problem"
             await s.store.add_card_state(card.card_id, "problem", str(error))
             s.store.log("bad", f"{card.title} can't be judged: {error}", card.card_id)
+
+    async def _ready(self, cs: CardSearch) -> CardReady:
+        """The judge's tests of a card, waiting for a quiet machine where that is needed."""
+        for _ in range(BUSY_TRIES - 1):
+            try:
+                return await self._s.judge.open_card(cs.card)
+            except MachineBusy as busy:
+                self._s.store.log("warn", f"waiting for a quieter machine: {busy}", cs.card.card_id)
+                await asyncio.sleep(BUSY_WAIT_S)
+        return await self._s.judge.open_card(cs.card)
 
     async def _expand(self, cs: CardSearch, node: Node) -> None:
         cs.proposing_from.append(node.candidate.candidate_id)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from forge_tui.records.boot import BOOT, PACKAGE, boot_command
 from forge_tui.records.codec import from_json, to_json
 from forge_tui.records.frames import FrameError, encode, read_stream
-from forge_tui.records.problem import HarnessProblem, MachineProblem, Problem, UserInputError
+from forge_tui.records.problem import BUSY, HarnessProblem, MachineBusy, MachineProblem, Problem, UserInputError
 
 __all__ = ["BOOT", "PACKAGE", "Child", "boot_command"]
 T = TypeVar("T")
@@ -202,6 +202,8 @@ def raise_problem(problem: Problem) -> None:
     """Turn a problem that isn't a candidate's into its exception."""
     if problem.blame == "user":
         raise UserInputError(problem.line)
+    if problem.kind == BUSY:
+        raise MachineBusy(problem.line)
     if problem.blame == "machine":
         raise MachineProblem(problem.line)
     raise HarnessProblem(problem.line)

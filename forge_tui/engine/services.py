@@ -20,6 +20,7 @@ class Services:
     """One run's store, children and state. going: cleared while paused. stopping: no new work is begun.
 
     machine: one line about the machine for prompts. faults: harness and machine problems in a row.
+    unattended: nobody is there to resume a paused run, so it stops instead.
     """
 
     session: Session
@@ -36,6 +37,7 @@ class Services:
     machine: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     faults: int = 0
+    unattended: bool = False
     last_fault: str = ""
     llm_stopped: str = ""
 
@@ -44,7 +46,9 @@ class Services:
         self.faults += 1
         self.last_fault = line
         self.store.log("bad", line)
-        if self.faults >= 3 and self.going.is_set():
+        if self.faults >= 3 and self.unattended:
+            self.stopping = self.stopping or f"problem: {line}"
+        elif self.faults >= 3 and self.going.is_set():
             self.going.clear()
             self.store.add_run_event("paused", line=f"paused after {self.faults} problems in a row: {line}")
             self.store.log("bad", f"paused after {self.faults} problems in a row; fix the cause and resume")

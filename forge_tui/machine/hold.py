@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forge_tui.machine.neighbours import Watch, wait_until_quiet
-from forge_tui.records.problem import MachineProblem
+from forge_tui.records.problem import MachineBusy, MachineProblem
 
 QUIET_PATIENCE_S = 20.0
 
@@ -30,10 +30,10 @@ class Hold:
         return self.limit is None or cores is None or cores <= self.limit
 
     def insist(self) -> float | None:
-        """Cores that others used. Raises MachineProblem when that is more than the limit: the measurement does not count."""
+        """Cores that others used. Raises MachineBusy when that is more than the limit: the measurement does not count."""
         cores = self.watch.other_cores()
         if self.limit is not None and cores is not None and cores > self.limit:
-            raise MachineProblem(
+            raise MachineBusy(
                 f"other processes used {cores:.1f} of {os.cpu_count()} cores while this was timed, so the time does not "
                 "count; stop them, or set judge.other_cores"
             )

@@ -51,7 +51,7 @@ def total_seconds() -> float | None:
 
 
 def own_seconds() -> float:
-    """Processor seconds of this process, its reaped children, and every live descendant."""
+    """Processor seconds of this program: this process, the one that started it, and every live descendant of both."""
     times: dict[int, tuple[int, float]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -61,7 +61,7 @@ def own_seconds() -> float:
                 continue
             fields = text.rpartition(")")[2].split()
             times[int(entry.name)] = (int(fields[1]), sum(int(f) for f in fields[11:15]) / TICKS)
-    mine = {os.getpid()}
+    mine = {os.getpid(), os.getppid()} - {1}
     grew = True
     while grew:
         more = {pid for pid, (parent, _) in times.items() if parent in mine and pid not in mine}

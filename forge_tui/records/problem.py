@@ -23,6 +23,11 @@ class MachineProblem(Exception):
     """The machine can't do what is needed (memory, disk, device, toolchain). Exit code 71."""
 
 
+class MachineBusy(MachineProblem):
+    """Other processes disturbed a measurement: it does not count, and may be tried again when they are done."""
+
+
+BUSY = "busy"  # kind of the Problem a MachineBusy turns into
 REJECTION_KINDS = (
     "duplicate",  # same normalised source and plan on this card
     "bad reply",  # the proposer's answer held no candidate (see llm reply outcomes)

@@ -17,7 +17,7 @@ from typing import Any
 
 from forge_tui.records.codec import RecordError, to_json
 from forge_tui.records.frames import FrameError, read_fd, write_fd
-from forge_tui.records.problem import HarnessProblem, MachineProblem, Problem, UserInputError
+from forge_tui.records.problem import BUSY, HarnessProblem, MachineBusy, MachineProblem, Problem, UserInputError
 
 Progress = Callable[..., None]
 Handler = Callable[[Any, Progress], Any]
@@ -61,6 +61,8 @@ def problem_of(error: BaseException) -> Problem:
     detail = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-8000:]
     if isinstance(error, UserInputError):
         return Problem("user", "input", line)
+    if isinstance(error, MachineBusy):
+        return Problem("machine", BUSY, line)
     if isinstance(error, MachineProblem):
         return Problem("machine", "machine", line, detail)
     if isinstance(error, MemoryError):

@@ -40,6 +40,7 @@ def run_headless(session: Session, spec: WorkloadSpec, settings: Settings, as_js
 async def _headless(session: Session, spec: WorkloadSpec, settings: Settings, as_json: bool) -> int:
     started = time.monotonic()
     run = Run(session, spec, settings)
+    run.services.unattended = True
     commands = Commands(run)
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
@@ -58,6 +59,8 @@ async def _headless(session: Session, spec: WorkloadSpec, settings: Settings, as
                 await work
             return INTERRUPTED
         work.result()
+        if run.services.stopping.startswith("problem: "):
+            raise MachineProblem(run.services.last_fault)
     finally:
         stop.cancel()
         narrator.cancel()

@@ -17,7 +17,7 @@ from forge_tui.records.plan import PlanArg
 MOST_ROWS = 8
 
 
-def _shape(key: VariantKey) -> tuple[int, int, int]:
+def shape(key: VariantKey) -> tuple[int, int, int]:
     """(rows, inner, outputs)."""
     given, weight = tensor(key, "input"), tensor(key, "weight")
     if given is None or weight is None:
@@ -26,7 +26,8 @@ def _shape(key: VariantKey) -> tuple[int, int, int]:
     return given[1].numel // inner, inner, outputs
 
 
-def _refuses(key: VariantKey) -> str:
+def refuses(key: VariantKey) -> str:
+    """Why a kernel for few rows can't serve the key, "" when it can."""
     reason = not_plain(key, FLOATS)
     if reason:
         return reason
@@ -35,12 +36,12 @@ def _refuses(key: VariantKey) -> str:
         return "no input or no matrix of weights"
     if len({t.dtype for t in (*key.tensors, *key.outputs)}) != 1:
         return "mixed dtypes"
-    rows, _, _ = _shape(key)
+    rows, _, _ = shape(key)
     return f"{rows} rows; this kernel handles 1 to {MOST_ROWS}" if rows > MOST_ROWS else ""
 
 
 def _space(key: VariantKey, threads: int) -> Space:
-    _, inner, _ = _shape(key)
+    _, inner, _ = shape(key)
     given, weight = tensor(key, "input"), tensor(key, "weight")
     specs = [t[1] for t in (given, weight) if t is not None]
     return {
@@ -54,7 +55,7 @@ def _space(key: VariantKey, threads: int) -> Space:
 
 
 def _allowed(key: VariantKey, point: Point) -> bool:
-    rows, inner, outputs = _shape(key)
+    rows, inner, outputs = shape(key)
     size = itemsize(key.tensors[0].dtype)
     accesses = inner * size // point["bytes"]
     warps = point["threads"] // 32
@@ -73,7 +74,7 @@ def _allowed(key: VariantKey, point: Point) -> bool:
 
 def _starts(key: VariantKey, threads: int) -> list[Point]:
     space = _space(key, threads)
-    rows, _, outputs = _shape(key)
+    rows, _, outputs = shape(key)
     width = space["bytes"][0]
     base = {"bytes": width, "load": "streaming"}
     found: list[Point] = []
@@ -152,7 +153,7 @@ few_rows(const t* __restrict__ in, const t* __restrict__ weight, @BIAS_PARAMETER
 
 
 def _source(key: VariantKey, point: Point) -> DeviceSource:
-    rows, inner, outputs = _shape(key)
+    rows, inner, outputs = shape(key)
     given, weight, bias = tensor(key, "input"), tensor(key, "weight"), tensor(key, "bias")
     if given is None or weight is None:
         raise ValueError("no kernel for this key: no input or no weight")
@@ -174,6 +175,6 @@ def _source(key: VariantKey, point: Point) -> DeviceSource:
 
 
 RECIPE = CudaRecipe(
-    name="cuda linear few rows", ops=frozenset({"aten::linear"}), refuses=_refuses, space=_space, starts=_starts,
+    name="cuda linear few rows", ops=frozenset({"aten::linear"}), refuses=refuses, space=_space, starts=_starts,
     source=_source, allowed=_allowed, target="reading the weight at the memory's speed",
 )  # fmt: skip

@@ -16,7 +16,7 @@ from forge_tui.records.dtype import itemsize
 from forge_tui.records.plan import PlanArg
 
 OPS = frozenset({"aten::mean.dim", "aten::mean", "aten::sum.dim_IntList", "aten::sum", "aten::adaptive_avg_pool2d"})
-_TILE_BYTES = 96 * 1024  # at most two blocks' tiles in a multiprocessor's shared memory
+_TILE_BYTES = 48 * 1024  # of a block's static shared memory
 
 
 def _reduced(key: VariantKey) -> int:

@@ -15,6 +15,7 @@ from forge_tui.proposers.recipes import (
     cuda_embedding,
     cuda_group_norm,
     cuda_linear,
+    cuda_linear_tensor,
     cuda_pointwise,
     cuda_reduce,
     cuda_row_norm,
@@ -53,6 +54,7 @@ CUDA_RECIPES: tuple[Recipe, ...] = (
     cuda_reduce.RECIPE,
     cuda_embedding.RECIPE,
     cuda_linear.RECIPE,
+    cuda_linear_tensor.RECIPE,
 )
 
 
