@@ -184,6 +184,16 @@ def load_program(
     if isinstance(resolved, Problem):
         return resolved
     modules: list[int] = []
+    found = _functions(device, image, resolved, modules)
+    if isinstance(found, Problem):
+        for module in modules:  # a lost context has taken them along: nothing to check
+            device.driver.code("cuModuleUnload", ctypes.c_void_p(module))
+        return found
+    return Program(device, key, resolved, modules, found)
+
+
+def _functions(device: Device, image: Image, resolved: Resolved, modules: list[int]) -> list[Function] | Problem:
+    """One function per kernel step; loaded modules are added to `modules`, whatever happens."""
     try:
         for cubin in image.cubins:
             module = ctypes.c_void_p()
@@ -201,7 +211,7 @@ def load_program(
                 functions.append(found)
     except DriverError as error:
         return error.problem("loading")
-    return Program(device, key, resolved, modules, functions)
+    return functions
 
 
 def _function(device: Device, image: Image, step: KernelLaunch, modules: list[int]) -> Function | Problem:

@@ -17,6 +17,7 @@ ALLOWED: dict[str, set[str]] = {
     "machine": set(),
     "settings": set(),
     "languages": {"sandbox"},
+    "launch": set(),
     "store": set(),
     "workload": {"examples"},
     "examples": set(),
