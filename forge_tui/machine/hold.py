@@ -46,7 +46,11 @@ def hold(lock: Path, limit: float | None) -> Iterator[Hold]:
     with machine_lock(lock) as waited:
         if limit is not None:
             wait_until_quiet(limit, QUIET_PATIENCE_S)
-        yield Hold(waited, Watch.start(), limit)
+        watch = Watch()
+        try:
+            yield Hold(waited, watch, limit)
+        finally:
+            watch.stop()
 
 
 @contextlib.contextmanager
