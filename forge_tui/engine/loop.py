@@ -49,9 +49,8 @@ class SearchLoop:
             await self._s.going.wait()
             self._s.changed.clear()
             self._check_limits()
-            if not self._s.stopping:
-                while len(self._tasks) < self._s.options.width and self._s.going.is_set() and self._begin_one():
-                    pass
+            while len(self._tasks) < self._s.options.width and self._s.going.is_set() and self._begin_one():
+                pass
             if not self._tasks:
                 if self._s.stopping or not self._begin_one():
                     return
@@ -114,7 +113,24 @@ class SearchLoop:
             s.store.log("info", f"the budget of {s.options.total_attempts} candidates is spent")
 
     def _begin_one(self) -> bool:
-        """Start one piece of work; False when there is none to start now."""
+        """Start one piece of work; False when there is none to start now. A run that ends still confirms its winners."""
+        if self._s.stopping.startswith(("now", "problem")):
+            return False
+        if self._begin_confirmation():
+            return True
+        return False if self._s.stopping else self._begin_search()
+
+    def _begin_confirmation(self) -> bool:
+        for cs in self._s.cards.values():
+            winner = cs.to_confirm() if self.chooser.time_to_confirm(cs) else None
+            if winner is not None:
+                cs.tried_to_confirm.add(winner.candidate.candidate_id)
+                cs.in_flight.add(winner.candidate.candidate_id)
+                self._start(self._confirm(cs, winner))
+                return True
+        return False
+
+    def _begin_search(self) -> bool:
         if self._drafts:
             cs, draft, proposer, parents = self._drafts.pop(0)
             self._start(self._counted(cs, self.attempts.develop(cs, draft, proposer, parents)))
@@ -123,11 +139,6 @@ class SearchLoop:
             cs, node, what = self._wanted.pop(0)
             self._start(self._expand(cs, node) if what == "expand" else self._rejudge(cs, node))
             return True
-        for cs in self._s.cards.values():
-            winner = cs.to_confirm() if self.chooser.time_to_confirm(cs) else None
-            if winner is not None:
-                self._start(self._confirm(cs, winner))
-                return True
         choice = self.chooser.next(self.proposing)
         if choice is None:
             return False
@@ -168,12 +179,15 @@ class SearchLoop:
     async def _open(self, cs: CardSearch) -> None:
         """Have the judge test the card before any candidate of it."""
         s, card = self._s, cs.card
+        began = time.monotonic()
         try:
             await s.store.add_card_state(card.card_id, "running")
             async with s.gate.exclusive():
                 ready = await self._ready(cs)
             await s.store.add_card_ready(ready)
             cs.ready = ready
+            noise = "unknown" if ready.noise is None else f"{100 * ready.noise:.1f}%"
+            s.store.log("debug", f"{card.title}: tested in {time.monotonic() - began:.1f} s, A/A {noise}", card.card_id)
             if not ready.usable:
                 cs.done = "undiscriminating"
                 s.store.log("warn", f"{card.title}: no claim will be made from this card: {ready.line}", card.card_id)

@@ -56,6 +56,7 @@ class Options:
     other_cores: float | None = 0.3
     capture_bytes: int = 2 << 30
     compile_baseline: bool = True
+    compile_cards: bool = True
     compile_limit_s: float = 120.0
     model_pairs: int = 40
     model_seconds: float = 30.0
@@ -111,6 +112,7 @@ def options_from(settings: Settings) -> Options:
         trust_host_code=settings.sandbox.trust_host_code,
         capture_bytes=run.capture_bytes,
         compile_baseline=run.compile_baseline,
+        compile_cards=run.compile_cards,
         compile_limit_s=run.compile_limit_s,
         model_pairs=judge.model_pairs,
         model_seconds=judge.model_seconds,

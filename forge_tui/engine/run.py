@@ -209,16 +209,15 @@ class Run:
 
     async def _finish(self, captured: Captured) -> None:
         self.phase = "finishing"
-        if self.options.compile_baseline and not self.services.stopping.startswith("now"):
-            for cs, _ in champions(self.services):
-                await self._compile_baseline(cs)
-        await self.services.judge.close()
+        if self.services.stopping.startswith("now"):
+            return
         if not champions(self.services):
             self.store.log("info", "no champion: nothing was confirmed faster than eager")
             await self.store.add_run_event("ended", line="no champion")
             self.phase = "finished"
             return
         self.phase = "testing the whole model"
+        await self.services.judge.close()  # its workers' memory and threads would be measured with the model
         path = self.session.path / f"{self.session.name}.cast"
         await self.export(path)
         model = await self._model_process()
@@ -231,21 +230,33 @@ class Run:
             self.options.other_cores,
             lambda p: self._progress("model test", p),
         )
+        await self._tell(self.verdict, path)
         if self.options.compile_baseline:
+            self.phase = "timing torch.compile"
             measured = await model.compile_baseline(self.options.compile_limit_s)
             await self.store.add_measurement(measured)
-            self.verdict = _with_compile(self.verdict, measured)
-        await self.store.add_model_verdict(self.verdict)
-        await self.export(path)
-        self.cast_path = path
-        timing = self.verdict.timing
-        text = f"{timing.speedup:.3f}x [{timing.low:.3f}, {timing.high:.3f}]" if timing else "time unknown"
-        self.store.log(
-            "good" if self.verdict.proven else "info",
-            f"whole model with the cast: {text}, {self.verdict.hits} of {self.verdict.calls} matching calls served",
-        )
+            self.verdict = replace(self.verdict, compile_ms=measured.value, compile_line=measured.line)
+            await self._tell(self.verdict, path)
+        await model.close()
+        self._model = None
+        if self.options.compile_cards:
+            for cs, _ in champions(self.services):
+                await self._compile_baseline(cs)
         await self.store.add_run_event("ended", line="finished")
         self.phase = "finished"
+
+    async def _tell(self, verdict: ModelVerdict, path: Path) -> None:
+        """Store the whole-model verdict, and write it into the cast."""
+        await self.store.add_model_verdict(verdict)
+        await self.export(path)
+        self.cast_path = path
+        timing = verdict.timing
+        text = f"{timing.speedup:.3f}x [{timing.low:.3f}, {timing.high:.3f}]" if timing else "time unknown"
+        compiled = f"; torch.compile {verdict.compile_ms:.2f} ms" if verdict.compile_ms is not None else ""
+        self.store.log(
+            "good" if verdict.proven else "info",
+            f"whole model with the cast: {text}, {verdict.hits} of {verdict.calls} matching calls served{compiled}",
+        )
 
     async def _compile_baseline(self, cs: CardSearch) -> None:
         known = [m for m in self.store.reader.measurements(cs.card.card_id) if m.kind == "compile"]
@@ -291,7 +302,3 @@ class Run:
     def _progress(self, what: str, fields: dict[str, object]) -> None:
         text = ", ".join(f"{k} {v}" for k, v in fields.items())
         self.store.log("debug", f"{what}: {text}")
-
-
-def _with_compile(verdict: ModelVerdict, measured: Measurement) -> ModelVerdict:
-    return replace(verdict, compile_ms=measured.value, compile_line=measured.line)

@@ -52,7 +52,7 @@ def compile_baseline(session: Session, job: CompileJob) -> Measurement:
     finally:
         compiled.kill()
         buffers.close()
-    timing = timing_record(measured, "Python loop on both sides", opened.ready.noise, threads)
+    timing = timing_record(measured, "Python loop on both sides", opened.noise, threads)
     line = f"{timing.speedup:.2f}x over eager ({timing.baseline_us:.1f} us) by the same Python loop"
     return Measurement(
         "compile", job.card_id, timing.candidate_us, "us", line, timing.baseline_us / timing.high,

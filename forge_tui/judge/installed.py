@@ -172,7 +172,7 @@ def _timed(session: Session, card: Card, pool: TrialPool, path: Path, folder: Pa
                 "the installed call's claims disagree with the judge's clock",
                 stage="timed",
             )
-        noise_of = session.opened[card.card_id].ready.noise
+        noise_of = session.opened[card.card_id].noise
         return timing_record(
             measured,
             f"Python loop in one process, cast on and off; {tier}",

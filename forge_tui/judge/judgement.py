@@ -227,6 +227,9 @@ class Judgement:
     def _time(self, pool: TrialPool, side: RunSide, buffers: Buffers) -> None:
         settings, ready, card = self.session.settings, self.opened.ready, self.opened.card
         confirm = self.job.confirm
+        if confirm:
+            self.session.refine_noise(self.opened, pool)
+        noise = self.opened.noise
         effort = Effort(
             settings.confirm_pairs if confirm else settings.search_pairs,
             max(CONFIRM_PAIRS_MAX, settings.confirm_pairs) if confirm else settings.search_pairs,
@@ -255,13 +258,11 @@ class Judgement:
         text = f"batch of {measured.batch}; {method}; fresh outputs per call by posix_memalign(64) on both sides"
         if side.prepare_ns:
             text += f"; prepare {side.prepare_ns / buffers.sets / 1000:.1f} us outside the clock"
-        self.timing = replace(timing_record(measured, text, ready.noise, settings.threads), other_cores=others)
-        if ready.noise is None:
+        self.timing = replace(timing_record(measured, text, noise, settings.threads), other_cores=others)
+        if noise is None:
             self.ledger.unknown("noise", "no A/A control was run")
         else:
-            (self.ledger.passed if ready.noise <= NOISY else self.ledger.unknown)(
-                "noise", f"A/A half-width {ready.noise:.3f}"
-            )
+            (self.ledger.passed if noise <= NOISY else self.ledger.unknown)("noise", f"A/A half-width {noise:.3f}")
         self.stage = "confirmed" if confirm else "timed"
 
     def _installed(self, pool: TrialPool, binary: Path) -> None:

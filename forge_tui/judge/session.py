@@ -39,6 +39,7 @@ POOLS_KEPT = 4
 POOL_BYTES = 384 << 20
 NOISY = 0.10  # an A/A half-width that asks for another try, and is named when it stays
 CONTROL_TRIES = 3
+CONTROL_PAIRS = 60  # 20 leave the A/A interval of a 10 us call wider than most gains
 RATE_TRIES = 3
 
 
@@ -50,6 +51,8 @@ class Opened:
     ready: CardReady
     seed: str
     nulls_line: str
+    noise: float | None = None
+    noise_pairs: int = 0
 
 
 class Session:
@@ -128,7 +131,7 @@ class Session:
             pool = self.pool(card, seed)
             with single_threaded():
                 nulls = pool.nulls()
-            eager_us, noise, rows = self._control(card, pool)
+            eager_us, noise, rows = self._control(card, pool, max(CONTROL_PAIRS, self.settings.search_pairs), 2.0)
         except HarnessProblem as problem:
             ready = CardReady(card.card_id, False, True, str(problem), None, None, floor, (), extra)
             self.opened[card.card_id] = Opened(card, ready, seed, "")
@@ -138,10 +141,20 @@ class Session:
         ready = CardReady(
             card.card_id, nulls.usable, pool.weak, line, eager_us, noise, floor, tuple(nulls.checks), (*extra, *rows)
         )
-        self.opened[card.card_id] = Opened(card, ready, seed, nulls.line)
+        self.opened[card.card_id] = Opened(card, ready, seed, nulls.line, noise, CONTROL_PAIRS)
         return ready
 
-    def _control(self, card: Card, pool: TrialPool) -> tuple[float, float, tuple[Measurement, ...]]:
+    def refine_noise(self, opened: Opened, pool: TrialPool) -> None:
+        """Measure the A/A floor with a confirmation's effort, once per card: few pairs overstate it for short calls."""
+        pairs = self.settings.confirm_pairs
+        if opened.noise_pairs >= pairs:
+            return
+        _, noise, _ = self._control(opened.card, pool, pairs, self.settings.confirm_seconds / 2)
+        opened.noise, opened.noise_pairs = noise, pairs
+
+    def _control(
+        self, card: Card, pool: TrialPool, pairs: int, limit_s: float
+    ) -> tuple[float, float, tuple[Measurement, ...]]:
         """Eager's time and the A/A half-width: two eager workers as the two sides of ordinary pairs."""
         source = random.Random(secrets.randbits(64))
         buffers = Buffers(card.key, source.randrange(1 << 30))
@@ -153,7 +166,7 @@ class Session:
             for attempt in range(CONTROL_TRIES):
                 with self.alone() as held:
                     batch = batch_size((first, second), buffers.sets)
-                    measured = interleave(first, second, batch, buffers.sets, source, self.settings.search_pairs)
+                    measured = interleave(first, second, batch, buffers.sets, source, pairs, 3 * pairs, limit_s)
                     if held.quiet() and half_width(measured) <= NOISY:
                         break
                     if attempt == CONTROL_TRIES - 1:

@@ -47,7 +47,8 @@ class Run:
     max_cards: int = _setting(16, "operator cards worked on, largest share of time first", low=1, high=10_000)
     min_share: float = _setting(0.002, "cards below this part of the model's time are left alone", low=0.0, high=1.0)
     capture_bytes: int = _setting(2 << 30, "captured tensors kept on disk, in bytes", low=0)
-    compile_baseline: bool = _setting(True, "time torch.compile beside eager after a confirmation")
+    compile_baseline: bool = _setting(True, "time torch.compile of the whole model after the search")
+    compile_cards: bool = _setting(True, "time torch.compile of every card that has a champion, after the search")
     compile_limit_s: float = _setting(120.0, "seconds torch.compile may take for one card", low=1.0, high=3600.0)
 
 

@@ -21,12 +21,13 @@ from forge_tui.verbs.tables import say
 DEMO_EXAMPLE, DEMO_OPTIONS = "minilm", ("batch=1",)
 # A search of the shipped model that ends within three minutes on two cores.
 DEMO = {
-    "budget.minutes": "1.4",
+    "budget.minutes": "1.1",
     "budget.attempts": "10",
     "run.max_cards": "8",
-    "judge.confirm_seconds": "4",
+    "judge.confirm_seconds": "3",
     "judge.model_seconds": "20",
-    "run.compile_limit_s": "20",
+    "run.compile_limit_s": "45",
+    "run.compile_cards": "false",
 }
 
 

@@ -76,7 +76,6 @@ def _space(key: VariantKey, threads: int) -> Space:
         "held": (0, 4, 6, 8) if big else (0,),
         "bytes": widths[:2],
         "resident": (1, 2, 4),
-        "ahead": (False, True) if big else (False,),
         "order": ("forward", "backward") if large else ("forward",),
         "load": ("plain", "streaming"),
         "store": ("plain", "streaming"),
@@ -100,8 +99,6 @@ def _allowed(key: VariantKey, point: Point) -> bool:
     length = channels * plane
     s = _split(key, point)
     together = s.threads * point["resident"]
-    if point["ahead"] and (point["method"] != "resident" or point["bytes"] < 16):
-        return False
     if together > 2048 or (s.shared_bytes + 4096 + 8 * channels) * point["resident"] > SHARED_BYTES:
         return False
     if point["method"] == "cluster":
@@ -137,7 +134,7 @@ def _at_once(rows: int, point: Point) -> int:
 
 
 _CLUSTERS = ((1024, 0, 2), (512, 0, 2), (256, 0, 4), (128, 0, 4), (64, 0, 4), (32, 0, 4), (1024, 0, 1), (512, 0, 1), (1024, 8, 1), (1024, 12, 1))  # fmt: skip
-_RESIDENTS = ((16, 512, 10, 6, 1), (16, 512, 12, 0, 2), (32, 1024, 8, 8, 1), (32, 512, 8, 8, 2), (8, 512, 0, 8, 2))
+_RESIDENTS = ((32, 512, 8, 8, 2), (32, 512, 10, 8, 1), (16, 512, 10, 6, 2), (16, 512, 10, 6, 1), (8, 512, 0, 8, 2))
 
 
 def _starts(key: VariantKey, threads: int) -> list[Point]:
@@ -147,7 +144,7 @@ def _starts(key: VariantKey, threads: int) -> list[Point]:
     found: list[Point] = []
     base = {
         "method": "cluster", "threads": 512, "blocks": 1, "shelf": 0, "held": 0,
-        "bytes": space["bytes"][0], "resident": 1, "ahead": False, "order": "forward", "load": "plain", "store": "streaming",
+        "bytes": space["bytes"][0], "resident": 1, "order": "forward", "load": "plain", "store": "streaming",
     }  # fmt: skip
     # Large enough clusters that every multiprocessor has work, then the smallest that hold a group.
     wanted = [b for b in space["blocks"] if b <= 16]
@@ -162,7 +159,6 @@ def _starts(key: VariantKey, threads: int) -> list[Point]:
         for blocks, size, shelf, held, resident in _RESIDENTS:
             point = {**base, "method": "resident", "threads": size, "blocks": blocks, "shelf": shelf, "held": held}
             point["resident"] = resident
-            point["ahead"] = nbytes * rows > 32 << 20
             if _allowed(key, point):
                 found.append(point)
     if "two kernels" in space["method"]:
@@ -256,12 +252,6 @@ group_norm(const in_t* __restrict__ in, @PARAMETERS@out_t* __restrict__ out, uns
     Moments moments{part.anchor()};
     part.arrive();
     part.each([&](const float (&v)[N], int) { moments.add(v); });
-    if constexpr (AHEAD) {  // the next group's part moves into the second-level cache while the blocks meet and write
-      const int64_t next = row + AT_ONCE, left = VECS - (int64_t)rank * CHUNK;
-      if (threadIdx.x == 0 && next < ROWS && left > 0)
-        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"((const raw*)(in + next * LENGTH) + (int64_t)rank * CHUNK),
-                     "r"((unsigned)((left < CHUNK ? left : CHUNK) * 16)) : "memory");
-    }
     const Acc<3> a = meet(team<0, TEAM, PER>(moments.result(), Chan()), sums, arrived, row, rank);
     prepare(row, rsqrtf(a.v[2] / LENGTH + EPSILON)@TABLES@);
     const int64_t first = (int64_t)rank * CHUNK * N;
@@ -317,7 +307,7 @@ def _source(key: VariantKey, point: Point) -> DeviceSource:
         s = replace(s, held=s.steps if s.steps <= 8 else 0, shelf=0)
     values: dict[str, object] = {
         "ROWS": rows, "LENGTH": channels * plane, "N": point["bytes"] // itemsize(spec.dtype), "RESIDENT": point["resident"],
-        "EPSILON": float(scalar(key, "eps", 1e-5)), "AT_ONCE": max(1, _at_once(rows, point)), "BACKWARD": point["order"] == "backward", "AHEAD": point["ahead"],
+        "EPSILON": float(scalar(key, "eps", 1e-5)), "AT_ONCE": max(1, _at_once(rows, point)), "BACKWARD": point["order"] == "backward",
     }  # fmt: skip
     given = [(name, tensor(key, name)) for name in ("weight", "bias")]
     tables = [(name, extra[0], DEVICE_TYPES[extra[1].dtype]) for name, extra in given if extra is not None]

@@ -179,6 +179,31 @@ template <int SLOT, int BLOCKS, bool FIRST, int K, class F> DEV Acc<K> blocks(Ac
   return lanes<BLOCKS>(a, merge);
 }
 """
+# Sums that lose nothing to rounding on the way: Knuth's two-sum keeps what each addition rounds off.
+EXACT_SUMS = """\
+struct Sum {
+  float s = 0, c = 0;
+  __device__ __forceinline__ void add(float x) {
+    if constexpr (COMPENSATED) {
+      const float t = s + x, b = t - s;
+      c += (s - (t - b)) + (x - b);
+      s = t;
+    } else {
+      s += x;
+    }
+  }
+  __device__ __forceinline__ Acc<2> result() const { return {{s, c}}; }
+};
+struct AddSums {
+  __device__ __forceinline__ Acc<2> operator()(const Acc<2>& a, const Acc<2>& b) const {
+    Sum t{a.v[0], a.v[1] + b.v[1]};
+    t.add(b.v[0]);
+    return t.result();
+  }
+};
+// After an overflow or a NaN the rest is NaN too and means nothing.
+DEV double whole(const Acc<2>& a) { return fabsf(a.v[0]) < INF ? (double)a.v[0] + (double)a.v[1] : (double)a.v[0]; }
+"""
 # Mean and squared deviations around each thread's own anchor (the mean of its first access), merged by Chan, Golub and
 # LeVeque's pairwise formula (1979): a common offset of the row cancels before anything is squared.
 MOMENTS = """\

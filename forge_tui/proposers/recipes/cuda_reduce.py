@@ -60,6 +60,7 @@ def _space(key: VariantKey, threads: int) -> Space:
         "team": powers(1, 1024),
         "blocks": (1, 2, 4, 8, 16) if length * size > 16_384 else (1,),
         "bytes": access_bytes(key.tensors, length)[:2],
+        "sums": ("compensated", "plain"),
         "load": ("plain", "streaming"),
     }
 
@@ -95,7 +96,15 @@ def _starts(key: VariantKey, threads: int) -> list[Point]:
     rows, length = _shape(key)
     accesses = length * itemsize(key.tensors[0].dtype) // space["bytes"][0]
     found: list[Point] = []
-    base = {"method": "team", "rows": 1, "team": 1, "blocks": 1, "bytes": space["bytes"][0], "load": "plain"}
+    base = {
+        "method": "team",
+        "rows": 1,
+        "team": 1,
+        "blocks": 1,
+        "bytes": space["bytes"][0],
+        "sums": "compensated",
+        "load": "plain",
+    }
     if _short(key):
         for count, team in ((128, 1), (64, 2), (64, 4), (32, 4), (32, 8), (16, 8)):
             found.append({**base, "method": "tile", "rows": count, "team": team})
@@ -129,13 +138,13 @@ extern "C" __global__ void __launch_bounds__(TEAM * PER) row_sums(const in_t* __
   }
   if (row >= ROWS) end = 0;
   const raw* from = (const raw*)(in + row * LENGTH);
-  float sum = 0;
+  Sum sum;
   for (; at + 7 * TEAM < end; at += 8 * TEAM) {
     raw some[8];
 #pragma unroll
     for (int u = 0; u < 8; ++u) some[u] = load(from + at + u * TEAM);
 #pragma unroll
-    for (int u = 0; u < 8; ++u) sum += total(some[u]);
+    for (int u = 0; u < 8; ++u) total(some[u], sum);
   }
   raw some[8];
 #pragma unroll
@@ -143,20 +152,19 @@ extern "C" __global__ void __launch_bounds__(TEAM * PER) row_sums(const in_t* __
     if (at + u * TEAM < end) some[u] = load(from + at + u * TEAM);
 #pragma unroll
   for (int u = 0; u < 8; ++u)
-    if (at + u * TEAM < end) sum += total(some[u]);
-  Acc<1> a = team<0, TEAM, PER>(Acc<1>{{sum}}, Add());
-  if constexpr (BLOCKS > 1) a = blocks<0, BLOCKS, true>(a, Add());
+    if (at + u * TEAM < end) total(some[u], sum);
+  Acc<2> a = team<0, TEAM, PER>(sum.result(), AddSums());
+  if constexpr (BLOCKS > 1) a = blocks<0, BLOCKS, true>(a, AddSums());
   const bool mine = BLOCKS > 1 ? cluster_rank() == 0 && threadIdx.x == 0 : threadIdx.x % TEAM == 0;
-  if (mine && row < ROWS) out[row] = from_f32<out_t>(a.v[0] * SCALE);
+  if (mine && row < ROWS) out[row] = from_f32<out_t>((float)(whole(a) / DIVISOR));
 }
 """
 _TOTAL = """\
-DEV float total(const raw_of<in_t, N>& r) {
-  float v[N], s = 0;
+DEV void total(const raw_of<in_t, N>& r, Sum& sum) {
+  float v[N];
   unpack<in_t, N>(r, v);
 #pragma unroll
-  for (int k = 0; k < N; ++k) s += v[k];
-  return s;
+  for (int k = 0; k < N; ++k) sum.add(v[k]);
 }
 """
 _TILE = """\
@@ -182,15 +190,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) row_sums(const in_t* __res
   const in_t* values = (const in_t*)tile + mine * LENGTH;
   // Rows of an even length start in the same banks; each row begins at another place of its own to spread them.
   const int turn = LENGTH % 2 == 0 ? mine % LENGTH : 0;
-  float sum = 0;
+  Sum sum;
 #pragma unroll 8
   for (int i = lane; i < LENGTH; i += TEAM) {
     const int at = i + turn < LENGTH ? i + turn : i + turn - LENGTH;
-    sum += f32(values[at]);
+    sum.add(f32(values[at]));
   }
-  const Acc<1> a = lanes<TEAM>(Acc<1>{{sum}}, Add());
+  const Acc<2> a = lanes<TEAM>(sum.result(), AddSums());
   const int64_t row = (int64_t)blockIdx.x * PER + mine;
-  if (lane == 0 && row < ROWS) out[row] = from_f32<out_t>(a.v[0] * SCALE);
+  if (lane == 0 && row < ROWS) out[row] = from_f32<out_t>((float)(whole(a) / DIVISOR));
 }
 """
 
@@ -200,16 +208,18 @@ def _source(key: VariantKey, point: Point) -> DeviceSource:
     given, result = key.tensors[0], key.outputs[0]
     tile = point["method"] == "tile"
     per = point["rows"]
-    # The quotient is taken in double and rounded once; a mean is then one product.
-    scale = "1.0f" if key.base_op == "sum" else f"(float)(1.0 / {length})"
     values: dict[str, object] = {
         "ROWS": rows, "LENGTH": length, "N": point["bytes"] // itemsize(given.dtype), "TEAM": point["team"], "PER": per,
-        "BLOCKS": point["blocks"],
+        "BLOCKS": point["blocks"], "COMPENSATED": point["sums"] == "compensated", "DIVISOR": 1 if key.base_op == "sum" else length,
     }  # fmt: skip
     types = f"typedef {DEVICE_TYPES[given.dtype]} in_t;\ntypedef {DEVICE_TYPES[result.dtype]} out_t;\n"
-    body = types + constants(values) + f"constexpr float SCALE = {scale};\n" + (_TILE if tile else _TOTAL + _TEAM)
+    body = types + constants(values) + (_TILE if tile else _TOTAL + _TEAM)
     text = cuda_parts.assemble(
-        (given.dtype, result.dtype), (cuda_parts.LANES, cuda_parts.CLUSTER), body, point["load"], "plain"
+        (given.dtype, result.dtype),
+        (cuda_parts.LANES, cuda_parts.CLUSTER, cuda_parts.EXACT_SUMS),
+        body,
+        point["load"],
+        "plain",
     )
     grid = rows * point["blocks"] if point["blocks"] > 1 else -(-rows // per)
     args = (PlanArg("input", 0), PlanArg("output", 0))

@@ -144,7 +144,12 @@ def fits_chip(rows: int, length: int, point: Point, element_bytes: int, floats: 
     accesses = length * element_bytes // point["bytes"]
     if s.per < 1 or s.per * s.team != point["threads"] or (s.blocks > 1 and s.per > 1):
         return False
-    if s.blocks > MOST_CLUSTER or s.threads > MOST_THREADS or rows < s.per or s.grid(rows) > 0x7FFFFFFF:
+    if (
+        s.blocks > MOST_CLUSTER
+        or s.threads > MOST_THREADS
+        or (rows < s.per and s.threads > 32)
+        or s.grid(rows) > 0x7FFFFFFF
+    ):
         return False
     if s.steps * s.team * s.blocks >= 2 * accesses + s.team or (s.team > accesses and s.team > 1):
         return False

@@ -50,7 +50,7 @@ def _space(key: VariantKey, threads: int) -> Space:
     return {
         "method": ("kept", "online", *(("two kernels",) if length * size > 32_768 else ())),
         "team": cuda_rows.teams(length, size, widths[0]),
-        "threads": (64, 128, 256, 512, 1024),
+        "threads": (32, 64, 128, 256, 512, 1024),
         "blocks": (1, 2, 4, 8, 16, 32, 64) if length * size > 32_768 else (1,),
         "bytes": widths,
         "resident": (1, 2, 4),
@@ -125,7 +125,7 @@ def _guess(key: VariantKey, space: Space, method: str, hint: str, steps: int) ->
     for blocks in space["blocks"]:
         for team in space["team"]:
             if team * blocks * steps >= accesses and (blocks == 1 or team >= 256):
-                for threads in (256, 512, 128, 1024, 64):
+                for threads in (256, 512, 128, 1024, 64, 32):
                     for resident in (4, 2, 1):
                         point = {
                             "method": method, "team": team, "threads": max(threads, team), "blocks": blocks,
@@ -153,7 +153,8 @@ DEV float ex2(float x) {
   asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-DEV float power(float x, float most) { return ACCURATE ? expf(x - most) : ex2(fmaf(x, LOG2E, -most * LOG2E)); }
+// The difference is taken first: a product that is rounded before it would not cancel between different maxima.
+DEV float power(float x, float most) { return ACCURATE ? expf(x - most) : ex2((x - most) * LOG2E); }
 struct Max {
   __device__ __forceinline__ Acc<1> operator()(const Acc<1>& a, const Acc<1>& b) const { return {{fmaxf(a.v[0], b.v[0])}}; }
 };
