@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ from forge_tui.records.problem import HarnessProblem, MachineProblem, UserInputE
 
 
 class Commands:
-    """Carries out commands on one run. `quit_requested` is set by quit and yield_owner."""
+    """Carries out commands on one run. quit_requested: set by quit and yield_owner. wanted: somebody asked for more work."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self.quit_requested = ""
+        self.wanted = asyncio.Event()
 
     async def __call__(self, command: Command, sender: str) -> Acknowledgement:
         """Store, act, answer. A command that can't be carried out is refused with one line, never raised."""
@@ -40,6 +42,8 @@ class Commands:
 
     async def _act(self, command: Command) -> tuple[str, dict[str, Any] | None]:
         run, verb = self._run, command.verb
+        if verb in ("resume", "budget", "submit", "expand", "rejudge"):
+            self.wanted.set()
         if verb in ("pause", "resume"):
             return await self._pause(verb == "pause"), None
         if verb == "stop":

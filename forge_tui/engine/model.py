@@ -37,11 +37,14 @@ class ModelClient:
         answer: dict[str, str] = await self._ask("build_runtime", None, dict, TEST_S, None)
         return answer["line"]
 
-    async def capture(self, blob_dir: str, byte_budget: int, progress: Progress | None = None) -> Captured:
+    async def capture(
+        self, blob_dir: str, byte_budget: int, lock: str, other_cores: float | None, progress: Progress | None = None
+    ) -> Captured:
         """Run the workload under capture; blobs land in `blob_dir`."""
-        captured: Captured = await self._ask(
-            "capture", {"blob_dir": blob_dir, "byte_budget": byte_budget, "runs": 5}, Captured, CAPTURE_S, progress
-        )
+        body = {
+            "blob_dir": blob_dir, "byte_budget": byte_budget, "runs": 5, "machine_lock": lock, "other_cores": other_cores,
+        }  # fmt: skip
+        captured: Captured = await self._ask("capture", body, Captured, CAPTURE_S, progress)
         return captured
 
     async def test(

@@ -169,8 +169,9 @@ class Run:
         model = await self._model_process()
         self.phase = "capturing"
         captured = await model.capture(
-            str(self.session.blobs), self.options.capture_bytes, lambda p: self._progress("capture", p)
-        )
+            str(self.session.blobs), self.options.capture_bytes, self._lock, self.options.other_cores,
+            lambda p: self._progress("capture", p),
+        )  # fmt: skip
         await self.store.add_captured(captured)
         await self.store.add_measurement(Measurement("model eager", "model", captured.total_us / 1e3, "ms"))
         for note in captured.notes:

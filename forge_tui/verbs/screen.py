@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,10 +16,11 @@ from forge_tui.records.command import Acknowledgement, Command
 from forge_tui.records.problem import HarnessProblem, MachineProblem, UserInputError
 from forge_tui.records.views import SessionSummary
 from forge_tui.records.workload import WorkloadSpec
-from forge_tui.settings.schema import Settings
+from forge_tui.settings.load import load
+from forge_tui.settings.schema import Settings, text_of
 from forge_tui.store.catalog import delete_session, list_sessions
+from forge_tui.store.control import ask_to_yield, serve
 from forge_tui.store.control import send as send_to_owner
-from forge_tui.store.control import serve
 from forge_tui.store.lock import SessionLocked
 from forge_tui.store.reader import Reader
 from forge_tui.store.session import Session
@@ -70,7 +73,9 @@ class Sessions:
         self._runs.clear()
 
     def _begin(self, session: Session, run: Run) -> OpenSession:
+        """Go on with the search; a finished one is shown as it is until a command asks for more."""
         commands = Commands(run)
+        finished = run.store.reader.status().state == "finished"
 
         async def handle(command: Command, sender: str) -> Acknowledgement:
             answer = await commands(command, sender)
@@ -83,6 +88,9 @@ class Sessions:
             try:
                 # The problem is in the log already; the session stays open so that it can be read.
                 with contextlib.suppress(UserInputError, MachineProblem, HarnessProblem):
+                    if finished:
+                        await run.prepare()
+                        await commands.wanted.wait()
                     await run.go()
                 await asyncio.Event().wait()
             finally:
@@ -97,11 +105,14 @@ class Sessions:
         async def send(command: Command) -> Acknowledgement:
             return await steer(command, "key")
 
-        async def close(what: str) -> None:
-            if what == "stop":
-                await self._let_go(session.path)
+        async def close(how: str) -> None:
+            keep = how == "keep" or (how == "signal" and self._settings.ui.on_hangup == "keep")
+            working = run.phase != "finished"
+            await self._let_go(session.path)
+            if keep and working:
+                self._go_on_without_screen(session)
 
-        return OpenSession(session.name, run.store.reader, send, False, close, str(Path.cwd()))
+        return OpenSession(session.name, run.store.reader, send, False, close, str(Path.cwd()), can_keep=True)
 
     def _watched(self, session: Session) -> OpenSession:
         reader = Reader(session.path)
@@ -109,10 +120,26 @@ class Sessions:
         async def send(command: Command) -> Acknowledgement:
             return await send_to_owner(session, command)
 
-        async def close(what: str) -> None:
+        async def close(how: str) -> None:
             reader.close()
 
-        return OpenSession(session.name, reader, send, True, close, str(Path.cwd()))
+        async def take_over() -> OpenSession:
+            await ask_to_yield(session)
+            run = await asyncio.to_thread(Run, session, spec_of(session), self._settings)
+            reader.close()
+            return self._begin(session, run)
+
+        return OpenSession(session.name, reader, send, True, close, str(Path.cwd()), take_over)
+
+    def _go_on_without_screen(self, session: Session) -> None:
+        """A process of its own takes the search over; its narration goes to run.log in the session."""
+        flat = self._settings.flat()
+        usual = load().settings.flat()
+        changed = [f"{key}={text_of(value)}" for key, value in flat.items() if value != usual[key]]
+        flags = [part for text in changed for part in ("--set", text.replace('"', ""))]
+        command = [sys.executable, "-m", "forge_tui.cli", "resume", str(session.path), "--headless", *flags]
+        with (session.path / "run.log").open("ab") as log:
+            subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
     async def _let_go(self, path: Path) -> None:
         run, task = self._runs.pop(path, (None, None))

@@ -168,6 +168,8 @@ def _starts(key: VariantKey, threads: int) -> list[Point]:
                 point["order"] = "forward"
             if point not in found and blocks in space["blocks"] and _allowed(key, point):
                 found.append(point)
+    if nbytes > 1 << 20:  # too large for clusters to keep the memory busy
+        found.sort(key=lambda p: p["method"] == "cluster")
     return found[:8]
 
 

@@ -213,10 +213,10 @@ def _source(key: VariantKey, point: Point) -> DeviceSource:
         "BLOCKS": point["blocks"], "COMPENSATED": point["sums"] == "compensated", "DIVISOR": 1 if key.base_op == "sum" else length,
     }  # fmt: skip
     types = f"typedef {DEVICE_TYPES[given.dtype]} in_t;\ntypedef {DEVICE_TYPES[result.dtype]} out_t;\n"
-    body = types + constants(values) + (_TILE if tile else _TOTAL + _TEAM)
+    body = types + constants(values) + cuda_parts.EXACT_SUMS + (_TILE if tile else _TOTAL + _TEAM)
     text = cuda_parts.assemble(
         (given.dtype, result.dtype),
-        (cuda_parts.LANES, cuda_parts.CLUSTER, cuda_parts.EXACT_SUMS),
+        (cuda_parts.LANES, cuda_parts.CLUSTER),
         body,
         point["load"],
         "plain",
