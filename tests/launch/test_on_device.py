@@ -271,7 +271,7 @@ def test_a_triton_archive_is_launched_without_triton(device: Device, tmp_path: P
               "divisible": ["x", "y"], "num_warps": 4, "num_stages": 3, "num_ctas": 1}  # fmt: skip
     (tmp_path / "job.json").write_text(json.dumps({"arch": 90, "tf32": False, "kernels": [kernel]}))
     assert triton_child.__file__ is not None
-    command = [sys.executable, triton_child.__file__, str(tmp_path / "job.json")]
+    command = [sys.executable, "-P", triton_child.__file__, str(tmp_path / "job.json")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     with zipfile.ZipFile(tmp_path / "kernels.zip", "w") as archive:
