@@ -268,7 +268,11 @@ class Judgement:
     def _installed(self, pool: TrialPool, binary: Path) -> None:
         self.progress(step="installed call")
         with self.session.alone() as hold:
-            found = installed.measure(self.session, self.opened.card, self.job, pool, binary, self.source)
+            try:
+                found = installed.measure(self.session, self.opened.card, self.job, pool, binary, self.source)
+            except Rejected:
+                hold.insist()
+                raise
             others = hold.insist()
         if isinstance(found, str):
             self.ledger.unknown("installed", found)
