@@ -52,10 +52,12 @@ def measure_pairs(
     finally:
         if collecting:
             gc.enable()
-    low, high = interval([math.log(a / b) for a, b in samples], rng)
+    logs = [math.log(a / b) for a, b in samples]
+    low, high = interval(logs, rng)
+    ratio = math.exp(statistics.median(logs))  # the statistic that the interval is of
     base, candidate = (statistics.median(side) for side in zip(*samples, strict=True))
     return Timing(
-        base, candidate, base / candidate, low, high, len(samples), batch, "interleaved runs of the whole model in one process",
+        base, candidate, ratio, low, high, len(samples), batch, "interleaved runs of the whole model in one process",
         "eager", "installed", None, threads, tuple(samples),
     )  # fmt: skip
 
