@@ -85,6 +85,7 @@ CASES: dict[str, Case] = {
     **{f"group_norm {s} {d}": norm("aten::group_norm", s, d, num_groups=g)
        for s, g, d in (((2, 12, 5, 5), 4, B), ((1, 64, 128, 128), 2, H), ((3, 32, 7, 9), 8, F), ((1, 32, 256, 256), 8, B),
                        ((1, 33, 100, 101), 3, F), ((2, 64, 56, 56), 32, B), ((1, 64, 512, 512), 8, B))},
+    "rms_norm without eps": Case("aten::rms_norm", {"input": ((9, 64), B)}, {"normalized_shape": [64]}),
     "group_norm plain": Case("aten::group_norm", {"input": ((2, 8, 64, 64), B)}, {"num_groups": 2}),
     **{f"pool {s} {d}": Case("aten::adaptive_avg_pool2d", {"self": (s, d)}, {"output_size": [1, 1]})
        for s, d in (((4, 33, 7, 7), F), ((2, 40, 8, 8), B), ((1, 3, 56, 56), H), ((32, 256, 7, 7), B))},
@@ -173,6 +174,8 @@ def judge(case: Case, kind: str, got: torch.Tensor, given: dict[str, torch.Tenso
     want = eager(case, given)
     for mask in (torch.isnan, torch.isposinf, torch.isneginf):
         assert torch.equal(mask(got), mask(want)), (kind, what, mask.__name__)
+    if case.op.startswith("aten::relu"):
+        assert torch.equal(torch.signbit(got), torch.signbit(want)), (kind, what, "sign of zero")
     if kind == "special":
         return
     exact = eager(case, given, wide=True)

@@ -153,7 +153,6 @@ REFUSED: dict[str, tuple[VariantKey, str]] = {
     "many rows": (cuda_key("aten::linear", input=meta(9, 64), weight=meta(64, 64)), "9 rows"),
     "to 7x7": (cuda_key("aten::adaptive_avg_pool2d", self=meta(1, 2, 9, 9), output_size=[7, 7]), "not to 1x1"),
     "leading dim": (cuda_key("aten::mean.dim", self=meta(4, 5), dim=[0]), "trailing"),
-    "no eps": (cuda_key("aten::rms_norm", input=meta(4, 8), normalized_shape=[8]), "eps is not given"),
     "autocast": (dataclasses.replace(KEYS["gelu"], autocast="bfloat16"), "autocast"),
     "family": (_ranged(), "sizes vary"),
     "two devices": (_two_devices(), "one CUDA device"),

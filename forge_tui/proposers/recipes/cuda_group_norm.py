@@ -86,7 +86,7 @@ def _split(key: VariantKey, point: Point) -> cuda_rows.Split:
     _, channels, plane = _shape(key)
     size = itemsize(_input(key)[1].dtype)
     if point["method"] == "cluster":
-        return cuda_rows.split(channels * plane, {**point, "team": point["threads"]}, size)
+        return cuda_rows.split(channels * plane, {**point, "team": point["threads"], "rows": 1}, size)
     accesses = channels * plane * size // point["bytes"]
     steps = cuda_rows.rounded_up(cuda_rows.rounded_up(accesses, point["blocks"]), point["threads"])
     held = min(point["held"], steps)
@@ -102,7 +102,7 @@ def _allowed(key: VariantKey, point: Point) -> bool:
     if together > 2048 or (s.shared_bytes + 4096 + 8 * channels) * point["resident"] > SHARED_BYTES:
         return False
     if point["method"] == "cluster":
-        wide = {**point, "team": point["threads"]}
+        wide = {**point, "team": point["threads"], "rows": 1}
         words = max(1, point["bytes"] // 4)
         return bool(
             point["held"] == 0

@@ -201,6 +201,10 @@ struct AddSums {
     return t.result();
   }
 };
+DEV Acc<2> together(const Sum (&sums)[4]) {
+  const AddSums add;
+  return add(add(sums[0].result(), sums[1].result()), add(sums[2].result(), sums[3].result()));
+}
 // After an overflow or a NaN the rest is NaN too and means nothing.
 DEV double whole(const Acc<2>& a) { return fabsf(a.v[0]) < INF ? (double)a.v[0] + (double)a.v[1] : (double)a.v[0]; }
 """

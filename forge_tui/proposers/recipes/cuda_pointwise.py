@@ -150,7 +150,7 @@ DEV float inverse(float x) {
 DEV float logistic(float x) {
   return FAST ? inverse(1.0f + exp2_fast(x * -1.4426950408889634f)) : 1.0f / (1.0f + expf(-x));
 }
-DEV float relu(float x) { return x < 0 ? 0.0f : x; }
+DEV float relu(float x) { return x > 0 || x != x ? x : 0.0f; }  // -0 becomes 0, as in eager
 DEV float silu(float x) { return FAST ? x * logistic(x) : x / (1.0f + expf(-x)); }
 DEV float tanh_of(float x) {
   if (!FAST) return tanhf(x);

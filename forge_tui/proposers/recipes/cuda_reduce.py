@@ -138,13 +138,13 @@ extern "C" __global__ void __launch_bounds__(TEAM * PER) row_sums(const in_t* __
   }
   if (row >= ROWS) end = 0;
   const raw* from = (const raw*)(in + row * LENGTH);
-  Sum sum;
+  Sum sums[4];
   for (; at + 7 * TEAM < end; at += 8 * TEAM) {
     raw some[8];
 #pragma unroll
     for (int u = 0; u < 8; ++u) some[u] = load(from + at + u * TEAM);
 #pragma unroll
-    for (int u = 0; u < 8; ++u) total(some[u], sum);
+    for (int u = 0; u < 8; ++u) total(some[u], sums[u % 4]);
   }
   raw some[8];
 #pragma unroll
@@ -152,8 +152,8 @@ extern "C" __global__ void __launch_bounds__(TEAM * PER) row_sums(const in_t* __
     if (at + u * TEAM < end) some[u] = load(from + at + u * TEAM);
 #pragma unroll
   for (int u = 0; u < 8; ++u)
-    if (at + u * TEAM < end) total(some[u], sum);
-  Acc<2> a = team<0, TEAM, PER>(sum.result(), AddSums());
+    if (at + u * TEAM < end) total(some[u], sums[u % 4]);
+  Acc<2> a = team<0, TEAM, PER>(together(sums), AddSums());
   if constexpr (BLOCKS > 1) a = blocks<0, BLOCKS, true>(a, AddSums());
   const bool mine = BLOCKS > 1 ? cluster_rank() == 0 && threadIdx.x == 0 : threadIdx.x % TEAM == 0;
   if (mine && row < ROWS) out[row] = from_f32<out_t>((float)(whole(a) / DIVISOR));
@@ -190,13 +190,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) row_sums(const in_t* __res
   const in_t* values = (const in_t*)tile + mine * LENGTH;
   // Rows of an even length start in the same banks; each row begins at another place of its own to spread them.
   const int turn = LENGTH % 2 == 0 ? mine % LENGTH : 0;
-  Sum sum;
-#pragma unroll 8
-  for (int i = lane; i < LENGTH; i += TEAM) {
-    const int at = i + turn < LENGTH ? i + turn : i + turn - LENGTH;
-    sum.add(f32(values[at]));
-  }
-  const Acc<2> a = lanes<TEAM>(sum.result(), AddSums());
+  Sum sums[4];
+#pragma unroll 2
+  for (int i = lane; i < LENGTH; i += 4 * TEAM)
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+      if (i + k * TEAM < LENGTH) {
+        const int at = i + k * TEAM + turn;
+        sums[k].add(f32(values[at < LENGTH ? at : at - LENGTH]));
+      }
+  const Acc<2> a = lanes<TEAM>(together(sums), AddSums());
   const int64_t row = (int64_t)blockIdx.x * PER + mine;
   if (lane == 0 && row < ROWS) out[row] = from_f32<out_t>((float)(whole(a) / DIVISOR));
 }

@@ -40,8 +40,6 @@ def _refuses(key: VariantKey) -> str:
         extra = tensor(key, name)
         if extra is not None and extra[1].dims != given[1].dims[-count:]:
             return f"{name} has another shape than the normalised dimensions"
-    if key.base_op == "rms_norm" and scalar(key, "eps") is None and given[1].dtype != "float32":
-        return "eps is not given; which one eager takes for 16-bit inputs depends on the release"
     return ""
 
 
@@ -51,7 +49,7 @@ def _space(key: VariantKey, threads: int) -> Space:
     widths = access_bytes((*key.tensors, *key.outputs), length)[:2]
     return {
         "team": cuda_rows.teams(length, size, widths[0]),
-        "threads": powers(32, 1024),
+        "rows": powers(1, 128),
         "blocks": (1, 2, 4, 8) if length * size > 32_768 else (1,),
         "bytes": widths,
         "resident": (1, 2, 4, 8),
@@ -64,7 +62,8 @@ def _space(key: VariantKey, threads: int) -> Space:
 def _allowed(key: VariantKey, point: Point) -> bool:
     rows, length = _shape(key)
     size = itemsize(_input(key)[1].dtype)
-    if point["threads"] * point["resident"] > 2048 or not cuda_rows.fits_chip(rows, length, point, size):
+    threads = point["team"] * point["rows"]
+    if threads * point["resident"] > 2048 or not cuda_rows.fits_chip(rows, length, point, size):
         return False
     s = cuda_rows.split(length, point, size)
     words = max(1, point["bytes"] // 4)
@@ -72,7 +71,7 @@ def _allowed(key: VariantKey, point: Point) -> bool:
     if point["weights"] == "early" and (not tables or s.steps > 4):
         return False
     kept = s.held * words * (1 + (tables if point["weights"] == "early" else 0))
-    return bool(kept + cuda_rows.OTHER_REGISTERS <= REGISTERS // (point["threads"] * point["resident"]))
+    return bool(kept + cuda_rows.OTHER_REGISTERS <= REGISTERS // (threads * point["resident"]))
 
 
 def _starts(key: VariantKey, threads: int) -> list[Point]:
@@ -102,10 +101,10 @@ def _guess(key: VariantKey, space: Space, steps: int, hint: str, preferred: int)
             for threads in (preferred, 256, 512, 1024, 64, 32):
                 for resident in (8, 4, 2, 1):
                     point = {
-                        "team": team, "threads": threads, "blocks": blocks, "bytes": space["bytes"][0],
+                        "team": team, "rows": max(1, threads // team), "blocks": blocks, "bytes": space["bytes"][0],
                         "resident": resident, "weights": "late", "load": hint, "store": hint,
                     }  # fmt: skip
-                    if threads * resident <= 1024 and _allowed(key, point):
+                    if point["rows"] * team * resident <= 1024 and _allowed(key, point):
                         return point
     return None
 
@@ -161,7 +160,8 @@ def _source(key: VariantKey, point: Point) -> DeviceSource:
     rows, length = _shape(key)
     size = itemsize(spec.dtype)
     s = cuda_rows.split(length, point, size)
-    eps = scalar(key, "eps", EPS[spec.dtype])
+    # Without eps, eager's fused kernel takes that of its accumulator, float32, for 16-bit inputs too (seen on torch 2.11).
+    eps = scalar(key, "eps", EPS["float32"])
     values: dict[str, object] = {
         "ROWS": rows, "LENGTH": length, "N": point["bytes"] // size, "RESIDENT": point["resident"], "EPSILON": float(eps),
     }  # fmt: skip

@@ -127,12 +127,12 @@ class Split:
 
 
 def split(length: int, point: Point, element_bytes: int) -> Split:
-    """The split of a point with tunables threads, team, blocks, bytes and, optional, shelf (steps in shared memory)."""
+    """The split of a point with tunables team, rows (of a block), blocks, bytes and, optional, shelf (steps in shared memory)."""
     accesses = length * element_bytes // point["bytes"]
     team = point["team"]
     steps = rounded_up(rounded_up(accesses, point["blocks"]), team)
     shelf = min(point.get("shelf", 0), steps)
-    return Split(team, point["threads"] // team, point["blocks"], steps, steps - shelf, shelf)
+    return Split(team, point["rows"], point["blocks"], steps, steps - shelf, shelf)
 
 
 def fits_chip(rows: int, length: int, point: Point, element_bytes: int, floats: bool = False) -> bool:
@@ -142,14 +142,9 @@ def fits_chip(rows: int, length: int, point: Point, element_bytes: int, floats: 
     """
     s = split(length, point, element_bytes)
     accesses = length * element_bytes // point["bytes"]
-    if s.per < 1 or s.per * s.team != point["threads"] or (s.blocks > 1 and s.per > 1):
+    if not 32 <= s.threads <= MOST_THREADS or (s.blocks > 1 and s.per > 1):
         return False
-    if (
-        s.blocks > MOST_CLUSTER
-        or s.threads > MOST_THREADS
-        or (rows < s.per and s.threads > 32)
-        or s.grid(rows) > 0x7FFFFFFF
-    ):
+    if s.blocks > MOST_CLUSTER or (rows < s.per and s.threads > 32) or s.grid(rows) > 0x7FFFFFFF:
         return False
     if s.steps * s.team * s.blocks >= 2 * accesses + s.team or (s.team > accesses and s.team > 1):
         return False

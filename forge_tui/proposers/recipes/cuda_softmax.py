@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from forge_tui.proposers.recipes import cuda_parts, cuda_rows
-from forge_tui.proposers.recipes.cuda_keys import DEVICE_TYPES, FLOATS, access_bytes, constants
+from forge_tui.proposers.recipes.cuda_keys import DEVICE_TYPES, FLOATS, access_bytes, constants, powers
 from forge_tui.proposers.recipes.cuda_recipe import (
     MULTIPROCESSORS,
     REGISTERS,
@@ -50,7 +50,7 @@ def _space(key: VariantKey, threads: int) -> Space:
     return {
         "method": ("kept", "online", *(("two kernels",) if length * size > 32_768 else ())),
         "team": cuda_rows.teams(length, size, widths[0]),
-        "threads": (32, 64, 128, 256, 512, 1024),
+        "rows": powers(1, 128),
         "blocks": (1, 2, 4, 8, 16, 32, 64) if length * size > 32_768 else (1,),
         "bytes": widths,
         "resident": (1, 2, 4),
@@ -70,14 +70,15 @@ def _allowed(key: VariantKey, point: Point) -> bool:
     rows, length = _shape(key)
     size = itemsize(key.tensors[0].dtype)
     kept = point["method"] == "kept"
-    if point["threads"] * point["resident"] > 2048:
+    threads = point["team"] * point["rows"]
+    if not 32 <= threads <= 1024 or threads * point["resident"] > 2048:
         return False
     if point["method"] == "two kernels":
         s = _split(key, point)
-        together, accesses = point["threads"] * point["resident"], length * size // point["bytes"]
+        together, accesses = threads * point["resident"], length * size // point["bytes"]
         words = max(1, point["bytes"] // 4) * (s.held or 8)
         return bool(
-            point["team"] == point["threads"]
+            point["rows"] == 1
             and point["blocks"] > 1
             and s.steps * s.threads * s.blocks < 2 * accesses
             and words + cuda_rows.OTHER_REGISTERS <= REGISTERS // together
@@ -86,7 +87,7 @@ def _allowed(key: VariantKey, point: Point) -> bool:
         return False
     s = cuda_rows.split(length, point, size)
     need = s.held * (point["bytes"] // size if kept else max(1, point["bytes"] // 4)) + cuda_rows.OTHER_REGISTERS
-    return bool(need <= REGISTERS // (point["threads"] * point["resident"]))
+    return bool(need <= REGISTERS // (threads * point["resident"]))
 
 
 def _starts(key: VariantKey, threads: int) -> list[Point]:
@@ -109,7 +110,7 @@ def _twice(key: VariantKey, space: Space, wave: int) -> Point | None:
     for blocks in reversed(space["blocks"]):
         for threads in (512, 256, 1024, 128):
             point = {
-                "method": "two kernels", "team": threads, "threads": threads, "blocks": blocks, "bytes": space["bytes"][0],
+                "method": "two kernels", "team": threads, "rows": 1, "blocks": blocks, "bytes": space["bytes"][0],
                 "resident": 2, "load": "plain", "store": "streaming",
             }  # fmt: skip
             if "two kernels" in space["method"] and rows * blocks <= wave and _allowed(key, point):
@@ -128,10 +129,10 @@ def _guess(key: VariantKey, space: Space, method: str, hint: str, steps: int) ->
                 for threads in (256, 512, 128, 1024, 64, 32):
                     for resident in (4, 2, 1):
                         point = {
-                            "method": method, "team": team, "threads": max(threads, team), "blocks": blocks,
+                            "method": method, "team": team, "rows": max(1, threads // team), "blocks": blocks,
                             "bytes": width, "resident": resident, "load": hint, "store": hint,
                         }  # fmt: skip
-                        if (blocks == 1 or point["threads"] == team) and _allowed(key, point):
+                        if (blocks == 1 or point["rows"] == 1) and _allowed(key, point):
                             return point
     return None
 
