@@ -55,18 +55,23 @@ class Case:
     others: dict[str, Any]
     target_us: float | None = None
     low: int = 0  # integers are drawn from 0..low-1
+    nhwc: bool = False  # the first tensor is channels-last
     key: VariantKey = field(init=False)
 
     def __post_init__(self) -> None:
-        given = {n: meta(*sizes, dtype=dtype) for n, (sizes, dtype) in self.shapes.items()}
+        given = {n: self._laid(n, meta(*sizes, dtype=dtype)) for n, (sizes, dtype) in self.shapes.items()}
         self.key = cuda_key(self.op, **given, **self.others)
+
+    def _laid(self, name: str, t: torch.Tensor) -> torch.Tensor:
+        first = name == next(iter(self.shapes))
+        return t.to(memory_format=torch.channels_last) if self.nhwc and first else t
 
     def fresh(self, generator: torch.Generator) -> Tensors:
         made = {}
         for name, (sizes, dtype) in self.shapes.items():
             kind = getattr(torch, dtype)
             if kind.is_floating_point:
-                made[name] = torch.randn(sizes, device="cuda", generator=generator).to(kind)
+                made[name] = self._laid(name, torch.randn(sizes, device="cuda", generator=generator).to(kind))
                 if name == "weight" and self.op == "aten::linear":
                     made[name] = (made[name].float() / math.sqrt(sizes[1])).to(kind)
             else:
@@ -143,6 +148,17 @@ def cases() -> list[Case]:
     norm(512, 256)
     norm(320, 64, n=2, dtype=h)
     norm(128, 256, dtype=f)
+    for c, w in ((256, 256), (320, 64)):
+        shapes = {"input": ((2, c, w, w), b), "weight": ((c,), b), "bias": ((c,), b)}
+        made.append(
+            Case(
+                f"group_norm nhwc 2x{c}x{w}x{w} bf16",
+                "aten::group_norm",
+                shapes,
+                {"num_groups": 32, "eps": 1e-6},
+                nhwc=True,
+            )
+        )
     soft(8192, 1024)
     soft(4096, 77, dtype=h)
     soft(64, 100_000, dtype=f)
@@ -259,7 +275,7 @@ class Bench:
         name = next(iter(made))
         if not made[name].is_floating_point():
             return made
-        flat = made[name].view(-1)
+        flat = made[name].as_strided((made[name].numel(),), (1,))
         count = flat.numel()
         row = self.case.key.tensors[0].sizes[-1]
         for at, value in ((0, -0.0), (count // 3, math.nan), (count // 2, math.inf), (count - 1, -math.inf)):

@@ -12,7 +12,7 @@ from recipe_calls import call
 
 from forge_tui.languages.card_header import device_header
 from forge_tui.languages.cuda import NVCC_FLAGS
-from forge_tui.records.card import VariantKey
+from forge_tui.records.card import TensorSpec, VariantKey
 
 
 def meta(*sizes: int, dtype: str = "bfloat16") -> torch.Tensor:
@@ -33,7 +33,17 @@ def cuda_key(op: str, alignment: int = 16, **given: Any) -> VariantKey:
         for t, v in zip(key.tensors, layouts, strict=True)
     )
     outputs = tuple(dataclasses.replace(t, device="cuda:0", alignment=16) for t in key.outputs)
+    if key.base_op == "group_norm":  # eager on CUDA answers in the contiguous layout, whatever the input's
+        outputs = tuple(_contiguous(t) for t in outputs)
     return dataclasses.replace(key, tensors=tensors, outputs=outputs)
+
+
+def _contiguous(spec: TensorSpec) -> TensorSpec:
+    strides, step = [], 1
+    for size in reversed(spec.sizes):
+        strides.insert(0, step)
+        step *= size
+    return dataclasses.replace(spec, layout="contiguous", strides=tuple(strides))
 
 
 def _nhwc(t: torch.Tensor) -> bool:

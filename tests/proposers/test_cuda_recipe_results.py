@@ -33,9 +33,14 @@ class Case:
     op: str
     shapes: dict[str, tuple[tuple[int, ...], str]]
     others: dict[str, Any]
+    nhwc: bool = False  # the first tensor is channels-last
 
     def key(self) -> VariantKey:
-        return cuda_key(self.op, **{n: meta(*s, dtype=d) for n, (s, d) in self.shapes.items()}, **self.others)
+        tensors = {n: meta(*s, dtype=d) for n, (s, d) in self.shapes.items()}
+        if self.nhwc:
+            first = next(iter(tensors))
+            tensors[first] = tensors[first].to(memory_format=torch.channels_last)
+        return cuda_key(self.op, **tensors, **self.others)
 
     def tensors(self, kind: str) -> dict[str, torch.Tensor]:
         """kind: "normal", "offset" (+1000), "wide" (1e-3 to 1e3), "constant" or "special" (NaN, infinities, -0)."""
@@ -63,6 +68,8 @@ class Case:
                     (-1, -math.inf),
                 ):
                     flat[at] = value
+            if position == 0 and self.nhwc:
+                made[name] = made[name].to(memory_format=torch.channels_last)
         return made
 
 
@@ -86,6 +93,8 @@ CASES: dict[str, Case] = {
        for s, g, d in (((2, 12, 5, 5), 4, B), ((1, 64, 128, 128), 2, H), ((3, 32, 7, 9), 8, F), ((1, 32, 256, 256), 8, B),
                        ((1, 33, 100, 101), 3, F), ((2, 64, 56, 56), 32, B), ((1, 64, 512, 512), 8, B))},
     "rms_norm without eps": Case("aten::rms_norm", {"input": ((9, 64), B)}, {"normalized_shape": [64]}),
+    **{f"group_norm nhwc {s} {d}": Case("aten::group_norm", {"input": (s, d), "weight": ((s[1],), d), "bias": ((s[1],), d)}, {"num_groups": g}, True)
+       for s, g, d in (((2, 64, 9, 7), 8, B), ((1, 320, 32, 32), 32, H), ((1, 128, 64, 50), 32, F), ((3, 16, 5, 5), 4, B))},
     "group_norm plain": Case("aten::group_norm", {"input": ((2, 8, 64, 64), B)}, {"num_groups": 2}),
     **{f"pool {s} {d}": Case("aten::adaptive_avg_pool2d", {"self": (s, d)}, {"output_size": [1, 1]})
        for s, d in (((4, 33, 7, 7), F), ((2, 40, 8, 8), B), ((1, 3, 56, 56), H), ((32, 256, 7, 7), B))},
@@ -158,7 +167,8 @@ def run(
     device.wait(stream)
     program.unload()
     for before, after in zip(list(given.values())[len(key.mutates) :], tensors[len(key.mutates) :], strict=True):
-        assert torch.equal(before.view(torch.uint8), after.view(torch.uint8)), "an input was changed"
+        same = torch.equal(before.flatten().view(torch.uint8), after.flatten().view(torch.uint8))
+        assert same, "an input was changed"
     return outputs[0] if outputs else tensors[0]
 
 

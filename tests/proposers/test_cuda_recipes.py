@@ -30,6 +30,7 @@ KEYS: dict[str, VariantKey] = {
     "group_norm small": cuda_key("aten::group_norm", input=meta(2, 12, 5, 5), num_groups=4, weight=meta(12), bias=meta(12)),
     "group_norm large": cuda_key("aten::group_norm", input=meta(1, 64, 128, 128, dtype="float16"), num_groups=2),
     "group_norm huge": cuda_key("aten::group_norm", input=meta(1, 256, 512, 512), num_groups=32, weight=meta(256), bias=meta(256)),
+    "group_norm nhwc": cuda_key("aten::group_norm", input=meta(2, 64, 9, 7).to(memory_format=torch.channels_last), num_groups=8, weight=meta(64)),
     "pool": cuda_key("aten::adaptive_avg_pool2d", self=meta(4, 32, 7, 7, dtype="float32"), output_size=[1, 1]),
     "mean": cuda_key("aten::mean.dim", self=meta(3, 100_000), dim=[-1], keepdim=True),
     "sum of all": cuda_key("aten::sum", self=meta(30, 41, dtype="float32")),
