@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "engine"))
 
-from killing import series  # noqa: E402
+from killing import series
 
 
 def main() -> None:
