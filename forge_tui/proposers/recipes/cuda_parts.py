@@ -111,6 +111,16 @@ STORES = {"plain": "*p = v", "streaming": "__stcs(p, v)"}
 
 # K floats that are reduced together. `merge` need not be exact in either order: every thread applies it alike.
 LANES = """\
+template <int N> DEV float pairwise(const float (&v)[N]) {  // N is a power of two; errors grow with its logarithm
+  float w[N];
+#pragma unroll
+  for (int k = 0; k < N; ++k) w[k] = v[k];
+#pragma unroll
+  for (int half = N / 2; half > 0; half /= 2)
+#pragma unroll
+    for (int k = 0; k < half; ++k) w[k] += w[k + half];
+  return w[0];
+}
 template <int K> struct Acc { float v[K]; };
 template <int WIDTH, int K, class F> DEV Acc<K> lanes(Acc<K> a, F merge) {
 #pragma unroll

@@ -60,7 +60,8 @@ def _space(key: VariantKey, threads: int) -> Space:
         "team": powers(1, 1024),
         "blocks": (1, 2, 4, 8, 16) if length * size > 16_384 else (1,),
         "bytes": access_bytes(key.tensors, length)[:2],
-        "sums": ("compensated", "plain"),
+        # A float32 result shows every rounding of a plain sum, where eager's order happens to have none.
+        "sums": ("compensated",) if key.outputs[0].dtype == "float32" else ("compensated", "plain"),
         "load": ("plain", "streaming"),
     }
 
@@ -106,7 +107,7 @@ def _starts(key: VariantKey, threads: int) -> list[Point]:
         "load": "plain",
     }
     if _short(key):
-        for count, team in ((128, 1), (64, 2), (64, 4), (32, 4), (32, 8), (16, 8)):
+        for count, team in ((32, 2), (64, 2), (64, 4), (128, 1), (32, 8), (16, 8)):
             found.append({**base, "method": "tile", "rows": count, "team": team})
     wanted = [b for b in space["blocks"] if rows * b >= 132] or [space["blocks"][-1]]
     for steps in (4, 1, 16):

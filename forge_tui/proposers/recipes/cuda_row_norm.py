@@ -137,8 +137,10 @@ _CENTRED = """\
 _SQUARES = """\
   float sum = 0;
   part.each([&](const float (&v)[N], int) {
+    float squares[N];
 #pragma unroll
-    for (int k = 0; k < N; ++k) sum = fmaf(v[k], v[k], sum);
+    for (int k = 0; k < N; ++k) squares[k] = v[k] * v[k];
+    sum += pairwise(squares);
   });
   Acc<1> a = team<0, TEAM, PER>(Acc<1>{{sum}}, Add());
   if constexpr (BLOCKS > 1) a = blocks<0, BLOCKS, true>(a, Add());

@@ -196,7 +196,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) row_softmax(cons
     for (int s = 0; s < STEPS; ++s)
       if (part.has(s)) {
 #pragma unroll
-        for (int k = 0; k < N; ++k) sum += e[s][k] = power(e[s][k], most);
+        for (int k = 0; k < N; ++k) e[s][k] = power(e[s][k], most);
+        sum += pairwise(e[s]);
       }
     Acc<1> total = team<1, TEAM, PER>(Acc<1>{{sum}}, Add());
     if constexpr (BLOCKS > 1) total = blocks<1, BLOCKS, false>(total, Add());
@@ -205,7 +206,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) row_softmax(cons
     for (int s = 0; s < STEPS; ++s)
       if (part.has(s)) {
 #pragma unroll
-        for (int k = 0; k < N; ++k) e[s][k] *= scale;
+        for (int k = 0; k < N; ++k) e[s][k] = ACCURATE ? e[s][k] / total.v[0] : e[s][k] * scale;
         put<out_t, N>(to + (int64_t)(s * TEAM + part.t) * N, e[s]);
       }
   } else {
@@ -216,15 +217,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) row_softmax(cons
     });
     const float base = finite(most);
     part.each([&](const float (&v)[N], int) {
+      float e[N];
 #pragma unroll
-      for (int k = 0; k < N; ++k) sum += power(v[k], base);
+      for (int k = 0; k < N; ++k) e[k] = power(v[k], base);
+      sum += pairwise(e);
     });
     Acc<2> a = team<0, TEAM, PER>(Acc<2>{{most, sum}}, Online());
     if constexpr (BLOCKS > 1) a = blocks<0, BLOCKS, true>(a, Online());
     const float all = a.v[0], scale = 1.0f / a.v[1];
     part.each([&](float (&v)[N], int i) {
 #pragma unroll
-      for (int k = 0; k < N; ++k) v[k] = power(v[k], all) * scale;
+      for (int k = 0; k < N; ++k) v[k] = ACCURATE ? power(v[k], all) / a.v[1] : power(v[k], all) * scale;
       put<out_t, N>(to + (int64_t)i * N, v);
     });
   }
@@ -244,8 +247,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) row_sums(const i
     const float base = finite(high);
     if (high > most) sum *= power(most, base);
     most = high;
+    float e[N];
 #pragma unroll
-    for (int k = 0; k < N; ++k) sum += power(v[k], base);
+    for (int k = 0; k < N; ++k) e[k] = power(v[k], base);
+    sum += pairwise(e);
   });
   const Acc<2> a = team<0, TEAM, PER>(Acc<2>{{most, sum}}, Online());
   if (threadIdx.x < 2) sums[(row * BLOCKS + rank) * 2 + threadIdx.x] = threadIdx.x == 0 ? a.v[0] : a.v[1];
@@ -266,7 +271,7 @@ row_values(const in_t* __restrict__ in, out_t* __restrict__ out, const float* su
   const float all = a.v[0], scale = 1.0f / a.v[1];
   part.each([&](float (&v)[N], int i) {
 #pragma unroll
-    for (int k = 0; k < N; ++k) v[k] = power(v[k], all) * scale;
+    for (int k = 0; k < N; ++k) v[k] = ACCURATE ? power(v[k], all) / a.v[1] : power(v[k], all) * scale;
     put<out_t, N>(to + (int64_t)i * N, v);
   });
 }
