@@ -110,9 +110,7 @@ class Chooser:
             ready.floor_us if ready else None, cs.card.share,
         )  # fmt: skip
         ended = stop(progress, StopRules(o.sol_eps, o.no_gain, o.amdahl))
-        line = (
-            ended.line if ended else "" if self._can_take(cs, proposing) else "the proposers have nothing more to try"
-        )
+        line = ended.line if ended else "" if self._can_take(cs, proposing) else proposing.silence(cs)
         if not line:
             return False
         if not cs.busy:

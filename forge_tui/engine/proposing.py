@@ -13,7 +13,7 @@ from forge_tui.engine.services import Services
 from forge_tui.languages.registry import language
 from forge_tui.llm.compose import Context
 from forge_tui.proposers.llm import draft_from, request_for
-from forge_tui.proposers.recipes.registry import first_drafts, mutate
+from forge_tui.proposers.recipes.registry import first_drafts, mutate, refusals
 from forge_tui.records.candidate import Candidate, Draft, Parent
 from forge_tui.records.codec import to_json
 from forge_tui.records.llm import LlmReply, LlmRequest
@@ -36,6 +36,14 @@ class Proposing:
     def can_start(self, cs: CardSearch) -> bool:
         """Whether a new root could still be made for the card."""
         return bool(cs.waiting) or self.llm_usable
+
+    def silence(self, cs: CardSearch) -> str:
+        """Why nobody has (anything more) to propose for the card, in words."""
+        if cs.nodes:
+            return "the proposers have nothing more to try"
+        reasons = refusals(cs.card.key) if self._s.options.recipes else ["recipes are off"]
+        recipe = reasons[0] if reasons else f"no recipe for {cs.card.key.base_op}"
+        return f"{recipe}; {self._s.llm_stopped or 'no language model is set'}"
 
     @property
     def llm_usable(self) -> bool:
