@@ -80,6 +80,8 @@ class _Parser:
             right = self.sum(depth + 1)
             self.take(")")
             return (token, left, right)
+        if not token.isascii():  # '²'.isdigit() is true, and int() refuses it
+            raise ExprError(f"unexpected {token!r}")
         if token.isdigit():
             value = int(token)
             if value > INT64:

@@ -76,7 +76,7 @@ def show(arguments: argparse.Namespace) -> int:
         subject = arguments.subject
         if not subject:
             return _session(reader, arguments.json)
-        if subject.startswith("n") and subject[1:].isdigit():
+        if subject.startswith("n") and subject[1:].isascii() and subject[1:].isdigit():
             return _candidate(reader, subject, arguments.json)
         return _card(reader, card_of(reader, subject), arguments.json)
 

@@ -7,6 +7,8 @@ What this room promises:
 - `fits` looks at the variant key alone and says why when it refuses; a recipe never guesses at strides or dtypes.
 - A draft that can't serve a call returns a positive number before it writes anything.
 - `mutate` never returns a candidate that was seen, and ends.
+- CUDA recipes (`cuda_*`, tier T1) serve keys whose tensors are all on one CUDA device: device code that includes only
+  "card.h", exact sizes as constants, float32 sums in a fixed order, and a launch plan for `forge_tui.launch`.
 
 What it may not import: anything but `records` and the standard library.
 """
