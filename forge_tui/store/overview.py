@@ -82,7 +82,7 @@ def status(db: sqlite3.Connection, session: Path) -> RunStatus:
         candidates=sum(counts.values()),
         budget=int(budget["attempts"] or 0),
         per_minute=rate,
-        eta_s=left / rate * 60 if rate and left else None,
+        eta_s=_eta(left / rate * 60 if rate and left else None, settings.get("budget.minutes"), elapsed),
         dollars=float(spent[0]),
         dollar_budget=budget["dollars"],
         unpriced_calls=int(spent[1]),
@@ -92,6 +92,14 @@ def status(db: sqlite3.Connection, session: Path) -> RunStatus:
         judging=next((node for step, node in steps if step in ("judge", "confirm")), ""),
         profile=_profile(db, settings),
     )
+
+
+def _eta(work_s: float | None, minutes: Any, elapsed: float) -> float | None:
+    """Seconds to the end: the work that is left, or the search's own time limit when that comes first."""
+    if not isinstance(minutes, (int, float)):
+        return work_s
+    rest = max(0.0, 60.0 * minutes - elapsed)
+    return rest if work_s is None else min(work_s, rest)
 
 
 def _state(event: str, owner: str, mine: bool) -> str:
