@@ -24,7 +24,6 @@ ALLOWED: dict[str, set[str]] = {
     "capture": {"workload", "cast", "examples", "machine"},
     "judge": {"sandbox", "cast", "machine"},
     "verbs": {"engine", "store", "settings", "tui", "cast", "examples", "languages", "sandbox"},
-    "launch": set(),
     "cast": set(),
     "proposers": {"llm"},
     "llm": set(),
