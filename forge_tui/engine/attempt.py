@@ -174,6 +174,9 @@ class Attempts:
                 else "; installed call unknown"
             )
             s.store.log("good", f"confirmed faster: {text}{installed}", card_id, name)
+        elif not verdict.ships and t.verdict == "faster":
+            why = next((c.line for c in verdict.checks if c.name == "installed"), "")
+            s.store.log("good", f"confirmed faster, not installable: {text}; {why}", card_id, name)
         else:
             s.store.log(
                 "info",

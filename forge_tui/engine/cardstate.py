@@ -40,6 +40,7 @@ class Node:
 class CardSearch:
     """State of one card, rebuilt from the store's rows when a session is resumed.
 
+    bad_replies: replies that held no new candidate; they cost an attempt like any other.
     waiting: recipe drafts not yet tried. in_flight: ids being worked on, with proposals in the making counted apart.
     """
 
@@ -52,6 +53,7 @@ class CardSearch:
     proposing: int = 0
     proposing_from: list[str] = field(default_factory=list)
     bad_replies: int = 0
+    wasted_in_a_row: int = 0
     nodes_at_confirm: int = 0
     done: str = ""
     budget: int = 0

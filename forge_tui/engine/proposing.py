@@ -19,6 +19,8 @@ from forge_tui.records.codec import to_json
 from forge_tui.records.llm import LlmReply, LlmRequest
 from forge_tui.records.problem import Problem
 
+WASTED_LIMIT = 6
+
 
 class Proposing:
     """Expands nodes. A proposer that has nothing more to say marks its node exhausted."""
@@ -133,11 +135,15 @@ class Proposing:
             )
             if draft.blame != "candidate":
                 s.fault(f"model call: {draft.line}")
-            cs.bad_replies += 1
+            self._wasted(cs)
             return None
         parents = (Parent(node.candidate.candidate_id),) if node is not None else ()
         attempt = node.candidate.attempt + 1 if node is not None and node.failed else 1
         made = await self._attempts.develop(cs, draft, "llm", parents, attempt)
+        if made is None:
+            self._wasted(cs)
+        else:
+            cs.wasted_in_a_row = 0
         await s.store.add_attempt(
             request.attempt,
             request.node,
@@ -156,6 +162,15 @@ class Proposing:
         ):
             return await self._ask_model(cs, made)
         return made
+
+    def _wasted(self, cs: CardSearch) -> None:
+        """Count a reply that brought nothing new; a model that only repeats itself is not paid for ever."""
+        cs.bad_replies += 1
+        cs.wasted_in_a_row += 1
+        if cs.wasted_in_a_row >= WASTED_LIMIT and not cs.done:
+            cs.done = f"{cs.wasted_in_a_row} replies in a row held no new candidate"
+            self._s.store.add_card_state(cs.card.card_id, "done", cs.done)
+            self._s.store.log("warn", f"{cs.card.title}: done, {cs.done}", cs.card.card_id)
 
 
 def _digest(draft: Draft) -> str:

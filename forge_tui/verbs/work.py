@@ -47,7 +47,8 @@ async def _headless(session: Session, spec: WorkloadSpec, settings: Settings, as
     for number_ in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number_, stopped.set)
     say(f"session {session.path}")
-    narrator = asyncio.create_task(_narrate(run))
+    narrator = Narrator(run)
+    telling = asyncio.create_task(narrator.run())
     work = asyncio.create_task(_work(run, commands))
     stop = asyncio.create_task(stopped.wait())
     try:
@@ -59,11 +60,15 @@ async def _headless(session: Session, spec: WorkloadSpec, settings: Settings, as
                 await work
             return INTERRUPTED
         work.result()
+        await asyncio.sleep(0.3)  # log lines are written in batches
+        narrator.tell()
         if run.services.stopping.startswith("problem: "):
             raise MachineProblem(run.services.last_fault)
     finally:
         stop.cancel()
-        narrator.cancel()
+        telling.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await telling
         result = summary(run.services, run.verdict)
         await run.close()
     if as_json:
@@ -85,18 +90,25 @@ async def _work(run: Run, commands: Commands) -> None:
         await server.close()
 
 
-async def _narrate(run: Run) -> None:
+class Narrator:
     """Log lines to stderr as they are stored."""
-    seen = 0
-    while True:
-        rows = await asyncio.to_thread(
-            run.store.reader.log, levels=("info", "good", "warn", "bad"), after=seen, limit=1000
-        )
+
+    def __init__(self, run: Run) -> None:
+        self._reader = run.store.reader
+        self._seen = 0
+
+    def tell(self) -> None:
+        """Print what is new."""
+        rows = self._reader.log(levels=("info", "good", "warn", "bad"), after=self._seen, limit=1000)
         for row in rows:
             stamp = time.strftime("%H:%M:%S", time.localtime(row.at))
             say(f"{stamp} {row.candidate_id:5} {plain(row.text)}")
-        seen = rows[-1].seq if rows else seen
-        await asyncio.sleep(0.3)
+        self._seen = rows[-1].seq if rows else self._seen
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.to_thread(self.tell)
+            await asyncio.sleep(0.3)
 
 
 def summary_text(run: Run, result: dict[str, Any], seconds: float) -> str:
