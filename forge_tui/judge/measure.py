@@ -22,7 +22,16 @@ from forge_tui.judge.floor import IMPOSSIBLE
 from forge_tui.judge.pool import TrialPool
 from forge_tui.judge.samples import compact, like
 from forge_tui.judge.sides import EagerSide, Rejected, RunSide
-from forge_tui.judge.timing import SETTLE_S, Pairs, batch_size, interleave, single_threaded, slope_ns, unexplained_ns
+from forge_tui.judge.timing import (
+    SETTLE_S,
+    Pairs,
+    Side,
+    batch_size,
+    interleave,
+    single_threaded,
+    slope_ns,
+    unexplained_ns,
+)
 from forge_tui.judge.trials import Role, roles
 
 # Trials whose values are like the captured ones: special values and extreme magnitudes would time slow paths.
@@ -104,7 +113,7 @@ def _measure(
 
     def kept(in_set: int) -> None:
         nonlocal rechecked
-        _recheck(pool, examined, contents.at[in_set], [t.clone() for t in buffers.slot_tensors(0)])
+        recheck(pool, examined, contents.at[in_set], [t.clone() for t in buffers.slot_tensors(0)])
         rechecked += 1
 
     measured = interleave(
@@ -113,15 +122,15 @@ def _measure(
     )  # fmt: skip
     side.check_quiet()
     check_memory(buffers)
-    unseen = _unseen(eager, side, buffers, pool, contents, source)
+    unseen = unseen_cost(eager, side, buffers, pool, contents, source)
     ledger.passed("recheck", f"{rechecked} timed calls compared; {unseen}")
     ledger.passed("wall", _clocks(eager, side, measured, buffers.sets, source))
     median = statistics.median(s.us for s in measured.candidate)
-    _check_floor(median, floor_us, ledger)
+    check_floor(median, floor_us, ledger)
     return measured
 
 
-def _recheck(pool: TrialPool, examined: Examination, trial: int, results: list[torch.Tensor]) -> None:
+def recheck(pool: TrialPool, examined: Examination, trial: int, results: list[torch.Tensor]) -> None:
     """A timed call's results against the verified ones; where bits differ, against the error rule."""
     known = examined.results[trial]
     if all(same_bits(a, b) for a, b in zip(results, known, strict=True)):
@@ -135,9 +144,9 @@ def _recheck(pool: TrialPool, examined: Examination, trial: int, results: list[t
     raise Rejected(outcome.problem.kind, "recheck", line, stage="correct")
 
 
-def _unseen(
-    eager: EagerSide,
-    side: RunSide,
+def unseen_cost(
+    eager: Side,
+    side: Side,
     buffers: Buffers,
     pool: TrialPool,
     contents: Contents,
@@ -168,8 +177,8 @@ def _unseen(
 
 
 def _unseen_round(
-    eager: EagerSide,
-    side: RunSide,
+    eager: Side,
+    side: Side,
     buffers: Buffers,
     pool: TrialPool,
     contents: Contents,
@@ -248,7 +257,7 @@ def _clocks(eager: EagerSide, side: RunSide, measured: Pairs, sets: int, source:
     raise Rejected("impossible time", "wall", line, stage="correct")
 
 
-def _check_floor(median_us: float, floor_us: float | None, ledger: Ledger) -> None:
+def check_floor(median_us: float, floor_us: float | None, ledger: Ledger) -> None:
     if floor_us is None:
         ledger.unknown("floor", "no speed-of-light bound was measured")
         return

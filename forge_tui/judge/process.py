@@ -20,6 +20,8 @@ class Judge:
 
     def __init__(self) -> None:
         self._session: Session | None = None
+        self._judgement = Judgement
+        self._baseline = compile_baseline
 
     @property
     def session(self) -> Session:
@@ -29,17 +31,27 @@ class Judge:
 
     def hello(self, body: Any, progress: Progress) -> JudgeHello:
         self.close()
-        self._session = Session(from_json(JudgeSettings, body))
-        return self._session.hello()
+        settings = from_json(JudgeSettings, body)
+        if settings.device == "cpu":
+            self._session, self._judgement, self._baseline = Session(settings), Judgement, compile_baseline
+        else:
+            self._open_gpu(settings)
+        return self.session.hello()
+
+    def _open_gpu(self, settings: JudgeSettings) -> None:
+        from forge_tui.judge.gpu import judgement, session
+
+        self._session = session.GpuSession(settings)
+        self._judgement, self._baseline = judgement.GpuJudgement, session.compile_baseline
 
     def open_card(self, body: Any, progress: Progress) -> CardReady:
         return self.session.open_card(from_json(Card, body))
 
     def judge(self, body: Any, progress: Progress) -> Verdict:
-        return Judgement(self.session, from_json(JudgeJob, body), progress).run()
+        return self._judgement(self.session, from_json(JudgeJob, body), progress).run()
 
     def compile_baseline(self, body: Any, progress: Progress) -> Measurement:
-        return compile_baseline(self.session, from_json(CompileJob, body))
+        return self._baseline(self.session, from_json(CompileJob, body))
 
     def health(self, body: Any, progress: Progress) -> dict[str, bool]:
         if not self.session.healthy():

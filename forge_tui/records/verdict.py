@@ -100,6 +100,7 @@ class Verdict:
     confirmation: True for the run in a fresh process with fresh seeds; its numbers are the ones shown.
     profile: sandbox profile in force with each canary's result. environment: device, torch, driver, toolchain.
     seeds are revealed only after the run. A verdict can be recomputed from the raw samples it carries.
+    ships: False where nothing can install the candidate yet (its "installed" check says why): it is never a champion.
     """
 
     candidate_id: str
@@ -118,6 +119,7 @@ class Verdict:
     environment: dict[str, Any] | None = None
     seconds: float = 0.0
     seed: str = ""
+    ships: bool = True
 
     def __post_init__(self) -> None:
         if self.stage not in STAGES:
@@ -128,7 +130,7 @@ class Verdict:
     @property
     def champion_worthy(self) -> bool:
         """Confirmed faster as an operator, and as an installed call where that was measured."""
-        if self.outcome != "correct" or not self.confirmation or self.timing is None:
+        if self.outcome != "correct" or not self.confirmation or self.timing is None or not self.ships:
             return False
         if self.timing.verdict != "faster":
             return False

@@ -22,7 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "workload": {"examples"},
     "examples": set(),
     "capture": {"workload", "cast", "examples", "machine"},
-    "judge": {"sandbox", "cast", "machine"},
+    "judge": {"sandbox", "cast", "machine", "launch"},
     "verbs": {"engine", "store", "settings", "tui", "cast", "examples", "languages", "sandbox"},
     "cast": set(),
     "proposers": {"llm"},
