@@ -83,6 +83,28 @@ def expected_calls(services: Services) -> dict[str, int]:
     return {cs.card.card_id: cs.card.calls for cs, _ in champions(services)}
 
 
+def _outcome(cs: CardSearch, node: Node | None) -> str:
+    """How the card ended, in a few words, where it has no champion."""
+    if node is not None:
+        return "champion"
+    if not cs.nodes:
+        return f"not tried: {cs.done}" if cs.done else "not tried"
+    if any(n.verdict is None for n in cs.nodes.values()):
+        return "not judged"
+    promising = cs.to_confirm() or next(
+        (
+            n
+            for n in cs.nodes.values()
+            if n.confirmation is None
+            and n.best is not None
+            and n.best.timing is not None
+            and n.best.timing.verdict == "faster"
+        ),
+        None,
+    )
+    return "not confirmed" if promising is not None else "no gain"
+
+
 def summary(services: Services, verdict: ModelVerdict | None) -> dict[str, Any]:
     """The run's result as plain data: what the table and `--json` print."""
     rows = []
@@ -107,6 +129,7 @@ def summary(services: Services, verdict: ModelVerdict | None) -> dict[str, Any]:
                 "high": timing.high if timing else None,
                 "installed_low": best.installed.low if best and best.installed else None,
                 "state": cs.done or "open",
+                "outcome": _outcome(cs, node),
             }
         )
     return {"session": str(services.session.path), "cards": rows, "model": to_json(verdict) if verdict else None}

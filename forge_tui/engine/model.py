@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from forge_tui.engine.processes import Child, ProblemReply, boot_command, child_environment, raise_problem
+from forge_tui.records.problem import HarnessProblem, UserInputError
 from forge_tui.records.verdict import Measurement
 from forge_tui.records.workload import Captured, Loaded, ModelVerdict, WorkloadSpec
 
@@ -29,7 +30,15 @@ class ModelClient:
             {"OMP_NUM_THREADS": str(self._spec.threads), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
         )
         await self._child.start(boot_command(self._python, "forge_tui.capture.process"), environment, cwd=self._folder)
-        self.loaded = await self._ask("load", self._spec, Loaded, LOAD_S, progress)
+        try:
+            self.loaded = await self._ask("load", self._spec, Loaded, LOAD_S, progress)
+        except HarnessProblem as problem:
+            if self._child.alive:
+                raise
+            # Nothing but the user's code runs there during a load, and it took the process with it.
+            raise UserInputError(
+                f"{self._spec.source} ended its process while it was loaded or run once ({problem})"
+            ) from None
         return self.loaded
 
     async def build_runtime(self) -> str:

@@ -20,6 +20,7 @@ from forge_tui.records.llm import LlmReply, LlmRequest
 from forge_tui.records.problem import Problem
 
 WASTED_LIMIT = 6
+UNREACHABLE_LIMIT = 3
 
 
 class Proposing:
@@ -28,6 +29,7 @@ class Proposing:
     def __init__(self, services: Services, attempts: Attempts) -> None:
         self._s = services
         self._attempts = attempts
+        self._failures = 0
 
     def open_card(self, cs: CardSearch) -> None:
         """Queue the recipes' first drafts that no earlier run has tried."""
@@ -134,7 +136,8 @@ class Proposing:
                 cs.card.card_id,
             )
             if draft.blame != "candidate":
-                s.fault(f"model call: {draft.line}")
+                self._unreachable(draft.line)
+                return None
             self._wasted(cs)
             return None
         parents = (Parent(node.candidate.candidate_id),) if node is not None else ()
@@ -144,6 +147,7 @@ class Proposing:
             self._wasted(cs)
         else:
             cs.wasted_in_a_row = 0
+            self._failures = 0
         await s.store.add_attempt(
             request.attempt,
             request.node,
@@ -162,6 +166,13 @@ class Proposing:
         ):
             return await self._ask_model(cs, made)
         return made
+
+    def _unreachable(self, line: str) -> None:
+        """A model that can't be reached is not asked any more; recipes and what was found so far go on."""
+        self._failures += 1
+        if self._failures >= UNREACHABLE_LIMIT and not self._s.llm_stopped:
+            self._s.llm_stopped = f"the model could not be reached {self._failures} times"
+            self._s.store.log("warn", f"{self._s.options.llm_model} is not asked any more: {line}")
 
     def _wasted(self, cs: CardSearch) -> None:
         """Count a reply that brought nothing new; a model that only repeats itself is not paid for ever."""

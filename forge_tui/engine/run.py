@@ -90,7 +90,14 @@ class Run:
         self.services.changed.set()
 
     async def export(self, path: Path) -> int:
-        """Write the present champions into a cast. Returns how many. Raises UserInputError when there is none."""
+        """Write the present champions into a cast. Returns how many.
+
+        Raises UserInputError when there is none, and when the last whole-model test found wrong outputs.
+        """
+        if self.verdict is not None and self.verdict.outputs_ok is False:
+            raise UserInputError(
+                "the whole-model test found wrong outputs with these champions; prune the culprit and run again"
+            )
         manifest = await asyncio.to_thread(build_cast, self.services, self.loaded, path, self.verdict)
         return len(manifest.entries)
 
@@ -249,6 +256,12 @@ class Run:
     async def _tell(self, verdict: ModelVerdict, path: Path) -> None:
         """Store the whole-model verdict, and write it into the cast."""
         await self.store.add_model_verdict(verdict)
+        if verdict.outputs_ok is False:
+            await asyncio.to_thread(path.unlink, True)
+            self.store.log(
+                "warn", f"the model's outputs are WRONG with these champions, so nothing is shipped: {verdict.line}"
+            )
+            return
         await self.export(path)
         self.cast_path = path
         timing = verdict.timing

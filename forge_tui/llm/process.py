@@ -17,7 +17,7 @@ from typing import Any
 
 from forge_tui.llm.redact import redact, secrets_of
 from forge_tui.llm.spool import write_reply
-from forge_tui.records.codec import RecordError, from_json, to_json
+from forge_tui.records.codec import from_json, to_json
 from forge_tui.records.frames import FrameError, encode, read_stream
 from forge_tui.records.llm import LlmReply, LlmRequest
 from forge_tui.records.serving import die_with_parent, problem_of
@@ -64,7 +64,7 @@ class LlmProcess:
         try:
             body = await self._handle(request["verb"], request.get("body"))
             frame = {"id": number, "body": to_json(body)}
-        except (RecordError, OSError, KeyError, ImportError) as error:
+        except Exception as error:  # noqa: BLE001 - the border: the engine waits for one answer to every request
             frame = {"id": number, "problem": to_json(problem_of(error))}
         with contextlib.suppress(ConnectionError):
             writer.write(encode(frame))
@@ -123,7 +123,7 @@ class LlmProcess:
             )
             response = await asyncio.wait_for(call, request.timeout_s + 5)
             reply = self._replied(request, response, time.monotonic() - started)
-        except (openai.OpenAIError, TimeoutError, OSError, ValueError, KeyError) as error:
+        except (openai.OpenAIError, TimeoutError, OSError, ValueError, LookupError, AttributeError, TypeError) as error:
             reply = self._failed(request, error, time.monotonic() - started)
             if type(error).__name__ == "UnsupportedParamsError" and "temperature" in settings:
                 self._dropped.setdefault(request.model, set()).add("temperature")
@@ -139,7 +139,7 @@ class LlmProcess:
         cost = None
         if None not in (prompt, completion, price["input"], price["output"]):
             cost = prompt * price["input"] + completion * price["output"]
-        text = redact(choice.message.content or "", self._secrets)
+        text = _encodable(redact(choice.message.content or "", self._secrets))
         return LlmReply(
             request.call_id, "replied", text, str(choice.finish_reason or ""), prompt, completion, cost, seconds
         )
@@ -147,9 +147,14 @@ class LlmProcess:
     def _failed(self, request: LlmRequest, error: BaseException, seconds: float) -> LlmReply:
         kind = type(error).__name__
         message = str(error) or ("no answer within the time limit" if isinstance(error, TimeoutError) else kind)
-        line = redact(" ".join(message.split())[:400], self._secrets)
+        line = _encodable(redact(" ".join(message.split())[:400], self._secrets))
         retryable = kind in RETRYABLE or isinstance(error, TimeoutError)
         return LlmReply(request.call_id, "failed", seconds=seconds, line=f"{kind}: {line}", retryable=retryable)
+
+
+def _encodable(text: str) -> str:
+    """Text without lone surrogates, which no file and no frame can hold."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _import_litellm() -> str:

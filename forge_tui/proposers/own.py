@@ -18,6 +18,8 @@ def draft_of(value: dict[str, Any], default_language: str) -> Draft:
     language = str(value.get("language") or default_language)
     if not isinstance(source, str) or not source.strip():
         raise UserInputError('a submitted kernel needs "source", the text of the kernel')
+    if source != source.encode("utf-8", "replace").decode("utf-8"):
+        raise UserInputError("the source holds characters that no file can hold (lone surrogates)")
     if len(source) > MAX_SOURCE:
         raise UserInputError(f"the source is longer than {MAX_SOURCE:,} characters")
     plan = value.get("plan")

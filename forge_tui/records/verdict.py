@@ -129,12 +129,13 @@ class Verdict:
 
     @property
     def champion_worthy(self) -> bool:
-        """Confirmed faster as an operator, and as an installed call where that was measured."""
+        """Confirmed faster as an operator and as an installed call."""
         if self.outcome != "correct" or not self.confirmation or self.timing is None or not self.ships:
             return False
         if self.timing.verdict != "faster":
             return False
-        return self.installed is None or self.installed.verdict == "faster"
+        # Unknown is not enough: a candidate that dies or declines where it would be installed has shown nothing.
+        return self.installed is not None and self.installed.verdict == "faster"
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ def session_path(text: str) -> Path:
     rows = list_sessions()
     if text == "last" and rows:
         return Path(max(rows, key=lambda r: r.last_activity).path)
-    matches = [r for r in rows if r.name == text or Path(r.path).name == text]
+    matches = [r for r in rows if Path(r.path).name == text] or [r for r in rows if r.name == text]
     if len(matches) == 1:
         return Path(matches[0].path)
     if len(matches) > 1:
@@ -59,7 +59,7 @@ def ls(arguments: argparse.Namespace) -> int:
             ["session", "model", "device", "state", "cards", "faster", "model gain", "spent", "last activity"],
             [
                 [
-                    r.name, r.model or "unknown", r.device or "unknown", r.problem or r.state, str(r.cards), str(r.faster),
+                    Path(r.path).name, r.model or "unknown", r.device or "unknown", r.problem or r.state, str(r.cards), str(r.faster),
                     number(r.model_speedup, "{:.3f}x"), f"${r.dollars:.2f}", time.strftime("%Y-%m-%d %H:%M", time.localtime(r.last_activity)),
                 ]
                 for r in rows
@@ -89,7 +89,7 @@ def card_of(reader: Reader, text: str) -> CardRow:
     matches = exact or matches
     if len(matches) == 1:
         return matches[0]
-    names = "; ".join(r.title for r in (matches or rows)[:6])
+    names = "; ".join(f"{r.card_id[:8]} {r.title}" for r in (matches or rows)[:6])
     raise UserInputError(f"{text!r} fits {len(matches)} cards of this session (there are: {names})")
 
 

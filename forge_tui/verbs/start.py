@@ -58,9 +58,10 @@ def resume(arguments: argparse.Namespace) -> int:
 
     session = Session.open(session_path(arguments.session))
     settings = _settings(arguments)
-    if arguments.headless:
-        from forge_tui.verbs.work import run_headless, spec_of
+    from forge_tui.verbs.work import run_headless, settings_of, spec_of
 
+    settings = settings_of(session, settings, _flags(arguments).keys())
+    if arguments.headless:
         try:
             return run_headless(session, spec_of(session), settings, arguments.json)
         except SessionLocked as locked:
@@ -125,8 +126,8 @@ def _threads(settings: Settings) -> int:
     return options_from(settings).threads
 
 
-def _settings(arguments: argparse.Namespace, defaults: dict[str, str] | None = None) -> Settings:
-    """Settings in force: flags over environment over file over a verb's own defaults."""
+def _flags(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Settings given on the command line."""
     flags: dict[str, Any] = {
         "budget.minutes": arguments.minutes, "budget.attempts": arguments.attempts, "search.strategy": arguments.strategy, "llm.model": arguments.llm,
         "llm.api_base": arguments.api_base, "budget.dollars": arguments.dollars, "run.threads": arguments.threads, "run.python": arguments.python,
@@ -137,7 +138,12 @@ def _settings(arguments: argparse.Namespace, defaults: dict[str, str] | None = N
         if not equals:
             raise UserInputError(f"--set {text}: write KEY=VALUE, such as --set search.c=0.5")
         flags[key.strip()] = value.strip()
-    loaded = load({k: v for k, v in flags.items() if v is not None})
+    return {key: value for key, value in flags.items() if value is not None}
+
+
+def _settings(arguments: argparse.Namespace, defaults: dict[str, str] | None = None) -> Settings:
+    """Settings in force: flags over environment over file over a verb's own defaults."""
+    loaded = load(_flags(arguments))
     for key, value in (defaults or {}).items():
         if loaded.source(key) == "default":
             loaded = replace(loaded, settings=loaded.settings.with_value(key, value))

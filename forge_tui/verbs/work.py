@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import signal
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from forge_tui.engine.finish import summary
 from forge_tui.engine.run import Run
 from forge_tui.records.problem import HarnessProblem, MachineProblem, UserInputError
 from forge_tui.records.workload import WorkloadSpec
-from forge_tui.settings.schema import Settings
+from forge_tui.settings.schema import Settings, known
 from forge_tui.store.control import serve
 from forge_tui.store.session import Session
 from forge_tui.verbs import DONE, INTERRUPTED, NO_GAIN
@@ -30,6 +31,18 @@ def spec_of(session: Session) -> WorkloadSpec:
     if spec is None:
         raise UserInputError(f"{session.path} does not say which model it is for; start a new session")
     return spec
+
+
+def settings_of(session: Session, settings: Settings, given: Collection[str] = ()) -> Settings:
+    """Settings a session goes on with: those it last ran under, where nothing was given now (`given`: keys set by flags)."""
+    from forge_tui.store.reader import Reader
+
+    with Reader(session.path) as reader:
+        stored = next((row.settings for row in reversed(reader.runs()) if row.settings), None) or {}
+    for key, value in stored.items():
+        if key in known() and key not in given and not key.startswith("ui."):
+            settings = settings.with_value(key, value)
+    return settings
 
 
 def run_headless(session: Session, spec: WorkloadSpec, settings: Settings, as_json: bool) -> int:
@@ -62,7 +75,7 @@ async def _headless(session: Session, spec: WorkloadSpec, settings: Settings, as
         work.result()
         await asyncio.sleep(0.3)  # log lines are written in batches
         narrator.tell()
-        if run.services.stopping.startswith("problem: "):
+        if run.services.stopping.startswith("problem: ") and run.verdict is None:
             raise MachineProblem(run.services.last_fault)
     finally:
         stop.cancel()
@@ -113,20 +126,21 @@ class Narrator:
 
 def summary_text(run: Run, result: dict[str, Any], seconds: float) -> str:
     """The closing table: every card that was worked on, then the whole model."""
-    rows = [r for r in result["cards"] if r["candidates"] or r["state"] not in ("open", "left alone")]
+    rows = [r for r in result["cards"] if r["state"] != "left alone"]
     lines = [
         table(
             ["operator card", "calls", "share", "eager us", "champion us", "speed-up (confirmed)", "installed >=", "tried", "rejected", "audit class"],
             [
                 [
                     r["title"], str(r["calls"]), percent(r["share"]), number(r["eager_us"], "{:.1f}"), number(r["champion_us"], "{:.1f}", "-"),
-                    interval(r["speedup"], r["low"], r["high"]) if r["champion"] else "no gain", number(r["installed_low"], "{:.2f}x", "-"),
+                    interval(r["speedup"], r["low"], r["high"]) if r["champion"] else r["outcome"], number(r["installed_low"], "{:.2f}x", "-"),
                     str(r["candidates"]), str(r["rejected"]), r["audit_class"] or "-",
                 ]
                 for r in rows
             ],
             right=(1, 2, 3, 4, 7, 8),
         ),
+        f"({sum(1 for r in result['cards'] if r['state'] == 'left alone')} small cards were left alone)",
         "",
     ]  # fmt: skip
     verdict = run.verdict
