@@ -118,6 +118,19 @@ def test_a_cache_keyed_by_content_is_slow_on_contents_it_has_not_seen(judge: Any
     rejected(judge(cards.gelu(blob_dir, 64, 256), source), "impossible time", "recheck")
 
 
+def test_a_cache_that_is_filled_early_and_only_looked_up_later_is_found(judge: Any, blob_dir: Path) -> None:
+    # C05 again: nothing new is stored once timing has begun, so "new" and "again" contents are equally slow.
+    source = f"""
+    static double sums[64]; static float* known[64]; static int used, calls;
+    {LAUNCH} double s = 0; for (long i = 0; i < N; i += 7) s += X(0)[i] * (i % 31 + 1);
+      int call = calls++;
+      for (int i = 0; i < used; i++) if (sums[i] == s) {{ memcpy(Y(0), known[i], N * 4); return 0; }}
+      for (int k = 0; k < 10; k++) gelu_all(X(0), Y(0), N);
+      if (call < 150 && used < 64) {{ sums[used] = s; known[used] = (float*)malloc(N * 4); memcpy(known[used++], Y(0), N * 4); }}
+      return 0; }}"""
+    rejected(judge(cards.gelu(blob_dir, 64, 256), source), "impossible time", "recheck")
+
+
 def test_every_other_timed_call_skipped_is_found_by_a_kept_call(judge: Any, blob_dir: Path) -> None:
     # C08: correct while calls come one by one.
     source = f"""static int calls; {LAUNCH} if (++calls < 60 || calls % 2) gelu_all(X(0), Y(0), N);
