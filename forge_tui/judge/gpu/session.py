@@ -20,7 +20,7 @@ from forge_tui.judge.gpu.eager import GpuEager
 from forge_tui.judge.gpu.floor import measure_rates
 from forge_tui.judge.gpu.measure import whole_batch
 from forge_tui.judge.pool import TrialPool
-from forge_tui.judge.session import CONTROL_TRIES, NOISY, POOLS_KEPT, Opened, Session, fill
+from forge_tui.judge.session import CONTROL_TRIES, NOISY, Opened, Session, fill
 from forge_tui.judge.sides import EagerSide
 from forge_tui.judge.timing import half_width, interleave
 from forge_tui.launch import driver
@@ -32,7 +32,11 @@ from forge_tui.records.problem import HarnessProblem, MachineProblem, UserInputE
 from forge_tui.records.verdict import Measurement
 from forge_tui.sandbox.profile import detect
 
-POOL_SHARE = 0.15  # of the device's memory for a card's trials and references
+# Of the device's memory: trials and references of one card, and of all opened ones. Making a large card's trials again
+# for every candidate costs most of a minute.
+POOL_SHARE = 0.2
+POOLS_SHARE = 0.4
+POOLS_KEPT = 16
 
 
 def device_number(name: str) -> int:
@@ -68,7 +72,7 @@ class GpuSession(Session):
         }  # fmt: skip
         self._eager = {}
         self._pools = OrderedDict()
-        self._pool_bytes = int(properties.total_memory * POOL_SHARE)
+        self._memory = properties.total_memory
         self.opened = {}
         self._rates = None
         lock = f"{settings.machine_lock or Path(tempfile.gettempdir()) / f'forge-tui-{os.getuid()}'}-cuda{number}"
@@ -100,10 +104,12 @@ class GpuSession(Session):
         key = f"{card.card_id} {seed}"
         known = self._pools.pop(key, None)
         if known is None:
-            while len(self._pools) >= POOLS_KEPT:
+            most = POOLS_SHARE * self._memory
+            while len(self._pools) >= POOLS_KEPT or (self._pools and torch.cuda.memory_allocated() > most):
                 self._pools.popitem(last=False)
             where = f"cuda:{self.device.number}"
-            known = TrialPool(card, self.blobs, seed, device=where, memory_limit=self._pool_bytes // POOLS_KEPT)
+            limit = int(POOL_SHARE * self._memory)
+            known = TrialPool(card, self.blobs, seed, device=where, memory_limit=limit)
         self._pools[key] = known
         return known
 
