@@ -82,7 +82,13 @@ class CardSearch:
     def to_confirm(self) -> Node | None:
         """The fastest search result that could beat the champion and has not been confirmed yet."""
         champion = self.champion
-        bar = _speedup(champion) * 1.01 if champion else 1.0
+        # What was confirmed but can't ship (yet) sets the bar too: confirming slower ones would bring nothing.
+        kept = [
+            n
+            for n in self.nodes.values()
+            if n.confirmation is not None and n.confirmation.outcome == "correct" and not n.confirmation.ships
+        ]
+        bar = max([1.0, *(_speedup(n) * 1.01 for n in (*kept, *([champion] if champion else [])))])
         best: Node | None = None
         for node in self.nodes.values():
             verdict = node.verdict
