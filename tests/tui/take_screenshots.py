@@ -34,7 +34,11 @@ async def take(session: Path) -> None:
             import cairosvg  # knows no web fonts: the picture needs an installed monospace font
         except ImportError:
             continue
-        cairosvg.svg2png(bytestring=svg.replace("Fira Code", "DejaVu Sans Mono").encode(), write_to=str(target.with_suffix(".png")), output_width=1600 if width > 100 else 1000)
+        cairosvg.svg2png(
+            bytestring=svg.replace("Fira Code", "DejaVu Sans Mono").encode(),
+            write_to=str(target.with_suffix(".png")),
+            output_width=1600 if width > 100 else 1000,
+        )
         target.unlink()
 
 
