@@ -96,3 +96,12 @@ def test_a_plan_refuses_what_a_launcher_could_not_run() -> None:
 )
 def test_faster_means_the_low_end_clears_the_noise(low: float, high: float, noise: float | None, expected: str) -> None:
     assert Timing(1, 1, 1, low, high, 20, 1, "batch", noise=noise).verdict == expected
+
+
+def test_an_installed_call_that_is_unknown_makes_no_champion() -> None:
+    timing = Timing(2, 1, 2, 1.9, 2.1, 20, 1, "batch", noise=0.01)
+    verdict = Verdict("n1", "c1", "confirmed", "correct", timing=timing, confirmation=True)
+    assert not verdict.champion_worthy
+    assert Verdict(
+        "n1", "c1", "confirmed", "correct", timing=timing, installed=timing, confirmation=True
+    ).champion_worthy

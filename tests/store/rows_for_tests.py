@@ -37,7 +37,7 @@ def timing(speedup: float, call: str = "operator") -> Timing:
 def passed(candidate_id: str, speedup: float, confirm: bool = False, card_id: str = "c1") -> Verdict:
     return Verdict(
         candidate_id, card_id, "confirmed" if confirm else "timed", "correct", timing=timing(speedup),
-        confirmation=confirm, floor_us=5.0,
+        installed=timing(speedup) if confirm else None, confirmation=confirm, floor_us=5.0,
     )  # fmt: skip
 
 
