@@ -150,7 +150,7 @@ REFUSED = {
     "include off the list": (START + "#include <unistd.h>" + ENTRY, "not on the list"),
     "include_next": (START + "#include_next <math.h>" + ENTRY, "not on the list"),
     "embed": (START + 'char c[] = {\n#embed "/etc/passwd"\n};' + ENTRY, "reads files"),
-    "has_include": (START + '#if __has_include("/root/.ssh/id_rsa")\n#endif' + ENTRY, "which files exist"),
+    "has_include": (START + '#if __has_include("/home/someone/.ssh/id_rsa")\n#endif' + ENTRY, "which files exist"),
     "incbin": (START + 'asm(".incbin \\"/etc/passwd\\"");' + ENTRY, "assembly"),
     "optimize attribute": (START + '__attribute__((optimize("fast-math"))) int f() { return 0; }' + ENTRY, "fixed"),
     "optimize pragma": (START + '#pragma GCC optimize("Ofast")' + ENTRY, "fixed"),
