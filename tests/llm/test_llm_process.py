@@ -78,6 +78,20 @@ async def test_each_kind_of_answer_comes_back_under_its_name(tmp_path: Path) -> 
     assert spooled(tmp_path / "spool").keys() == {f"c{n}" for n in range(6)}
 
 
+async def test_a_reply_that_no_file_can_hold_is_still_answered(tmp_path: Path) -> None:
+    with serve(
+        [{"text": "half \ud800 a pair"}, {"raw": '{"id": "x", "object": "chat.completion", "choices": []}'}]
+    ) as served:
+        child = await started(tmp_path)
+        try:
+            odd = await child.request("complete", ask(1, served.base), LlmReply, 30)
+            empty = await child.request("complete", ask(2, served.base), LlmReply, 30)
+        finally:
+            await child.close()
+    assert odd.state == "replied" and odd.text.startswith("half ")
+    assert empty.state == "failed"
+
+
 async def test_an_unknown_price_is_unknown_rather_than_zero(tmp_path: Path) -> None:
     with serve([{"text": GOOD}]) as served:
         child = await started(tmp_path)
